@@ -1,0 +1,29 @@
+# Flags that every target gets. Floating point: no contraction, no fast-math (docs/numerics.md); every FMA is explicit.
+find_program(CCACHE ccache)
+if(CCACHE)
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${CCACHE})
+endif()
+find_program(MOLD mold)
+if(MOLD)
+  add_link_options(-fuse-ld=mold)
+endif()
+
+add_compile_options(-Wall -Wextra -Werror -Wshadow -Wno-missing-field-initializers -ffp-contract=off -fno-math-errno)
+set(CMAKE_CXX_FLAGS_RELEASE "-O2 -g1")
+if(WEIR_SANITIZE)
+  add_compile_options(-fsanitize=${WEIR_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
+  add_link_options(-fsanitize=${WEIR_SANITIZE})
+else()
+  add_link_options(-static-libstdc++ -static-libgcc)
+endif()
+
+find_package(Threads REQUIRED)
+set(Boost_USE_STATIC_LIBS ON)
+find_package(Boost 1.81 REQUIRED COMPONENTS json)
+find_package(CLI11 REQUIRED)
+find_package(GTest REQUIRED)
+
+# Instruction sets that kernels (*_cpu.cpp) are compiled for; each is chosen at start-up when the processor has it.
+set(WEIR_ISAS avx2 avx512)
+set(WEIR_FLAGS_avx2 -mavx2 -mfma -mf16c -mbmi2 -O3)
+set(WEIR_FLAGS_avx512 -mavx2 -mfma -mf16c -mbmi2 -mavx512f -mavx512bw -mavx512dq -mavx512vl -mprefer-vector-width=512 -O3)

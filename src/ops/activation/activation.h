@@ -1,0 +1,51 @@
+// Elementwise ops on rows of FP32 values.
+//
+//   kSwiGlu    y = (g * sigmoid(g)) * u
+//   kSitu      y = ((b1 * tanh(g / b1)) * sigmoid(g)) * up,  up = b2 * tanh(u / b2), or u when linear_beta is 0
+//              (Kimi K3's SiTU-GLU: b1 = beta, b2 = linear_beta; |y| <= b1 * b2)
+//   kAdd       y = g + u
+//   kGate      y = g * sigmoid(u)      (MLA's output gate: g the values, u the gate logits)
+//   kCopy      y = g
+// The products associate as written; sigmoid and tanh are those of base/math.h. y may be g or u.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "device/cpu.h"
+#include "ops/bound_op.h"
+#include "ops/linear/linear.h"
+
+namespace weir {
+
+enum class ElementwiseKind { kSwiGlu, kSitu, kAdd, kGate, kCopy };
+
+// The function of a gated feed-forward block.
+struct GluFunction {
+  ElementwiseKind kind = ElementwiseKind::kSwiGlu;  // kSwiGlu or kSitu
+  float beta = 1;
+  float linear_beta = 0;
+};
+
+struct ElementwiseArgs {
+  ElementwiseKind kind = ElementwiseKind::kAdd;
+  float beta = 1;
+  float linear_beta = 0;
+  int64_t size = 0;  // elements per row
+  const float* g = nullptr;
+  int64_t g_stride = 0;
+  const float* u = nullptr;  // unused by kCopy
+  int64_t u_stride = 0;
+  float* y = nullptr;
+  int64_t y_stride = 0;
+  RowSet rows = RowSet::kAll;
+};
+
+std::unique_ptr<BoundOp> bind_elementwise(CpuDevice& device, std::string name, const ElementwiseArgs& args);
+
+// n elements; for ops that need it inside (MoE).
+using ElementwiseKernel = void (*)(ElementwiseKind kind, float beta, float linear_beta, const float* g, const float* u,
+                                   float* y, int64_t n);
+ElementwiseKernel elementwise_kernel(KernelSet set);
+
+}  // namespace weir

@@ -1,0 +1,68 @@
+// Causal softmax attention over paged rows: grouped-query attention, and MLA in absorbed form (one KV head whose value is
+// the first value_dim elements of its key).
+//
+//   q [rows, heads, key_dim] FP32;  K rows and V rows in pages (FP32 or FP16);  out [rows, heads, value_dim] FP32
+// Head h reads KV head h / (heads / kv_heads). A row at position p sees positions 0..p of its own sequence, as stored: its
+// own K and V must have been written (bind_kv_write) before.
+//
+// Numeric specification (docs/numerics.md, CPU rule 5), per row and head:
+//   Keys are cut into pieces of L(p) = max(256, pow2ceil(p + 1) / 64) positions, at most 64 pieces; a piece into tiles of 64
+//   positions; both at absolute multiples. Each piece starts from m = -inf, l = 0, acc = 0. Tile by tile, ascending:
+//     s_j = scale * dot(q, k_j)          dot: sixteen lanes over key_dim, fold (rule 1); stored k widened exactly
+//     m' = max(m, max_j s_j);  c = exp(m - m') (0 in a piece's first tile)
+//     p_j = exp(s_j - m');  l = l * c + sum_j p_j   (sum: sixteen lanes, lane j mod 16, absent positions add +0; fold)
+//     acc_d = acc_d * c, then acc_d = fma(p_j, v_jd, acc_d), j ascending, present positions only
+//   Pieces are merged ascending into the first one's (m, l, acc):
+//     m' = max(m, m2); a = exp(m - m'); b = exp(m2 - m'); l = fma(l, a, l2 * b); acc_d = fma(acc_d, a, acc2_d * b)
+//   out_d = acc_d / l.
+// Positions beyond p are never loaded into an accumulator (select on load; 0 x NaN would poison).
+//
+// Work is split over (rows of a span in blocks) x KV heads x pieces; rows of a block share the loads of K and V.
+// Cost: each page row is read once per block of rows; 2 * heads * (key_dim + value_dim) * (p + 1) FLOPs a row.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "base/step_view.h"
+#include "device/cpu.h"
+#include "ops/bound_op.h"
+
+namespace weir {
+
+enum class StateDtype : uint8_t { kF32, kF16 };
+inline int64_t state_dtype_bytes(StateDtype dtype) { return dtype == StateDtype::kF32 ? 4 : 2; }
+
+// Rounds (to nearest even) and stores rows: element i of row r to element `to + i` of the row's place in the page.
+struct KvWriteArgs {
+  StateDtype dtype = StateDtype::kF32;
+  PageField field;
+  int64_t to = 0;    // first element within the page row
+  int64_t size = 0;  // elements
+  const float* x = nullptr;
+  int64_t x_stride = 0;
+};
+std::unique_ptr<BoundOp> bind_kv_write(CpuDevice& device, std::string name, const KvWriteArgs& args);
+
+struct AttentionArgs {
+  int64_t heads = 0;
+  int64_t kv_heads = 0;
+  int64_t key_dim = 0;
+  int64_t value_dim = 0;
+  float scale = 1;
+  StateDtype dtype = StateDtype::kF32;
+  PageField key;         // page row: kv_heads x key_dim elements
+  PageField value;       // page row: kv_heads heads, value_head_stride elements apart (MLA: the same field as key)
+  int64_t value_head_stride = 0;
+  const float* q = nullptr;
+  int64_t q_stride = 0;
+  float* out = nullptr;
+  int64_t out_stride = 0;
+  int32_t max_rows = 0;  // the most rows of a step; sizes the buffers for pieces
+};
+std::unique_ptr<BoundOp> bind_attention(CpuDevice& device, std::string name, const AttentionArgs& args);
+
+// Positions per piece for a row at position p.
+int64_t attention_piece(int64_t p);
+
+}  // namespace weir

@@ -1,0 +1,34 @@
+// Rows in and rows out of the stack.
+//
+//   embedding    y[r] = table[token of row r], widened exactly to FP32, times `scale` if that is not 1
+//   gather       y[i] = x[logit_rows[i]]: the rows that want logits, moved to the front
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "device/cpu.h"
+#include "formats/weight.h"
+#include "ops/bound_op.h"
+
+namespace weir {
+
+struct EmbeddingArgs {
+  WeightView table;  // [vocab, size]; F32, BF16 or F16
+  float scale = 1;
+  float* y = nullptr;
+  int64_t y_stride = 0;
+};
+// Tokens are in [0, vocab): the engine has checked them.
+std::unique_ptr<BoundOp> bind_embedding(CpuDevice& device, std::string name, const EmbeddingArgs& args);
+
+struct GatherArgs {
+  int64_t size = 0;
+  const float* x = nullptr;
+  int64_t x_stride = 0;
+  float* y = nullptr;
+  int64_t y_stride = 0;
+};
+std::unique_ptr<BoundOp> bind_gather(CpuDevice& device, std::string name, const GatherArgs& args);
+
+}  // namespace weir

@@ -1,0 +1,37 @@
+// The two per-head products that put multi-head latent attention into absorbed form (docs/numerics.md; DeepSeek-V2 paper,
+// section 2.1). kv_b [heads * (nope + value), latent] holds, per head, `nope` rows W_UK and then `value` rows W_UV.
+//
+//   absorb   q'[r, h, l] = sum_d q[r, h, d] * W_UK,h[d, l]      d ascending, one fused multiply-add each, from +0
+//            and q'[r, h, latent + e] = q[r, h, nope + e] for the `extra` dims that all heads' keys share
+//            q [rows, heads, nope + extra]; q' [rows, heads, latent + extra]
+//   expand   o[r, h, v] = dot(W_UV,h[v, :], o_lat[r, h, :])     sixteen lanes over latent (rule 1)
+//            o_lat [rows, heads, latent]; o [rows, heads, value]
+// Weights F32, BF16 or F16, used as they lie in the file, each byte read once per step.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "device/cpu.h"
+#include "formats/weight.h"
+#include "ops/bound_op.h"
+
+namespace weir {
+
+struct MlaProjectArgs {
+  WeightView kv_b;
+  int64_t heads = 0;
+  int64_t nope = 0;
+  int64_t extra = 0;
+  int64_t value = 0;
+  int64_t latent = 0;
+  const float* x = nullptr;  // absorb: q; expand: o_lat
+  int64_t x_stride = 0;
+  float* y = nullptr;  // absorb: q'; expand: o
+  int64_t y_stride = 0;
+};
+
+std::unique_ptr<BoundOp> bind_mla_absorb(CpuDevice& device, std::string name, const MlaProjectArgs& args);
+std::unique_ptr<BoundOp> bind_mla_expand(CpuDevice& device, std::string name, const MlaProjectArgs& args);
+
+}  // namespace weir

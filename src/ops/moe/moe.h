@@ -1,0 +1,48 @@
+// Routed experts: every row goes through its own few gated feed-forward blocks.
+//
+//   x [rows, in];  ids, weights [rows, top_k] (router.h; ids ascending);  y [rows, out]   FP32
+//   expert e:  h = act(gate_e x, up_e x) [inter];  z_e = down_e h [out]      products as linear.h, any format per matrix
+//   y = sum over a row's experts, ids ascending: a = fma(w, z_e, a) from +0
+// An expert's output for a row does not depend on other rows (docs/numerics.md, CPU rule 6).
+//
+// A step builds, per expert that has rows, the list of its (row, slot) pairs; gate and up run over the gathered rows in
+// panels of outputs, then down, then the sums. Only experts that have rows are read: weight_bytes_read counts those.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "device/cpu.h"
+#include "formats/weight.h"
+#include "ops/activation/activation.h"
+#include "ops/bound_op.h"
+
+namespace weir {
+
+struct ExpertWeights {
+  WeightView gate;  // [inter, in]
+  WeightView up;    // [inter, in]
+  WeightView down;  // [out, inter]
+};
+
+struct MoeArgs {
+  std::vector<ExpertWeights> experts;
+  int64_t in = 0;
+  int64_t inter = 0;
+  int64_t out = 0;
+  int64_t top_k = 0;
+  GluFunction act;
+  const float* x = nullptr;
+  int64_t x_stride = 0;
+  const int32_t* ids = nullptr;
+  const float* weights = nullptr;
+  float* y = nullptr;
+  int64_t y_stride = 0;
+  int32_t max_rows = 0;  // the most rows of a step; sizes the buffers
+};
+
+std::unique_ptr<BoundOp> bind_moe(CpuDevice& device, std::string name, MoeArgs args);
+
+}  // namespace weir

@@ -1,0 +1,46 @@
+// Normalisations over the last dimension, per group of `size` elements (a whole row, or each head of it).
+//
+//   x, y [rows, groups, size] FP32, row strides given, groups contiguous. x == y is allowed.
+//
+// Numeric specification (docs/numerics.md, CPU rules 1 and 4): ss = sum of x_k^2 in sixteen lanes (fused multiply-add, size
+// padded with zeros to a multiple of 16), folded.
+//   RMS norm      r = 1 / sqrt(ss / size + eps);   y_k = (x_k * r) * w_k
+//   L2 norm       r = 1 / sqrt(ss + eps);          y_k = (x_k * r) * scale        (eps on the sum)
+//   gated RMS     y_k = ((x_k * r) * w_k) * sigmoid(gate_k)                       (r as RMS norm; KDA's output norm)
+// Divisions and square roots are the correctly rounded IEEE operations.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "device/cpu.h"
+#include "ops/bound_op.h"
+#include "ops/linear/linear.h"
+
+namespace weir {
+
+enum class NormKind { kRms, kL2, kRmsGated };
+
+struct NormArgs {
+  NormKind kind = NormKind::kRms;
+  int64_t groups = 1;
+  int64_t size = 0;
+  float eps = 0;
+  float scale = 1;                // kL2
+  const float* weight = nullptr;  // [size], shared by all groups (kRms, kRmsGated)
+  const float* x = nullptr;
+  int64_t x_stride = 0;
+  const float* gate = nullptr;  // [rows, groups, size] logits (kRmsGated)
+  int64_t gate_stride = 0;
+  float* y = nullptr;
+  int64_t y_stride = 0;
+  RowSet rows = RowSet::kAll;
+};
+
+std::unique_ptr<BoundOp> bind_norm(CpuDevice& device, std::string name, const NormArgs& args);
+
+// One row of an op, single-threaded.
+using NormKernel = void (*)(const NormArgs& args, int64_t row);
+NormKernel norm_kernel(KernelSet set);
+
+}  // namespace weir
