@@ -16,6 +16,9 @@ if(WEIR_SANITIZE)
 else()
   add_link_options(-static-libstdc++ -static-libgcc)
 endif()
+if(WEIR_FUZZ)
+  add_compile_options(-fsanitize=fuzzer-no-link)  # the libraries report their branches to the fuzz targets
+endif()
 
 find_package(Threads REQUIRED)
 set(Boost_USE_STATIC_LIBS ON)
@@ -23,7 +26,8 @@ find_package(Boost 1.81 REQUIRED COMPONENTS json)
 find_package(CLI11 REQUIRED)
 find_package(GTest REQUIRED)
 
+# GCC 12 warns about its own intrinsics (PR 105593) in the AVX-512 headers: -Wno-*uninitialized there only.
 # Instruction sets that kernels (*_cpu.cpp) are compiled for; each is chosen at start-up when the processor has it.
 set(WEIR_ISAS avx2 avx512)
 set(WEIR_FLAGS_avx2 -mavx2 -mfma -mf16c -mbmi2 -O3)
-set(WEIR_FLAGS_avx512 -mavx2 -mfma -mf16c -mbmi2 -mavx512f -mavx512bw -mavx512dq -mavx512vl -mprefer-vector-width=512 -O3)
+set(WEIR_FLAGS_avx512 -mavx2 -mfma -mf16c -mbmi2 -mavx512f -mavx512bw -mavx512dq -mavx512vl -mprefer-vector-width=512 -O3 -Wno-uninitialized -Wno-maybe-uninitialized)

@@ -10,7 +10,7 @@ void detail::append_double(std::string& out, double value) {
   out.append(buffer, result.ptr);
 }
 
-std::string quoted(std::string_view text, size_t limit) {
+std::string printable(std::string_view text, size_t limit) {
   static constexpr char kHex[] = "0123456789abcdef";
   std::string out = "'";
   for (size_t i = 0; i < text.size() && i < limit; ++i) {

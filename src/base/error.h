@@ -20,7 +20,7 @@ namespace detail {
 void append_double(std::string& out, double value);  // shortest form that reads back to the same value
 inline void append(std::string& out, std::string_view text) { out += text; }
 template <class T>
-  requires std::is_arithmetic_v<T>
+requires std::is_arithmetic_v<T>
 void append(std::string& out, T value) {
   if constexpr (std::same_as<T, bool>) {
     out += value ? "true" : "false";
@@ -48,6 +48,6 @@ template <class... Parts>
 }
 
 // `text` cut to `limit` bytes and made printable, for quoting untrusted bytes in a message.
-std::string quoted(std::string_view text, size_t limit = 80);
+std::string printable(std::string_view text, size_t limit = 80);
 
 }  // namespace weir

@@ -17,7 +17,7 @@ inline constexpr int kMaxPageGroups = 4;
 enum class PageId : uint32_t {};
 inline constexpr PageId kNoPage{0xffffffffu};
 
-enum class SlotId : uint32_t {};                // an anchor's place in the anchor pool
+enum class SlotId : uint32_t {};                   // an anchor's place in the anchor pool
 inline constexpr SlotId kZeroAnchor{0xffffffffu};  // position 0: all zeros, never read
 
 // Equal blocks in one mapping; block i starts at base + i * block_bytes.
@@ -58,8 +58,8 @@ struct SpanView {
   // read again: ops then keep that chunk's rows in scratch.
   std::span<const PageId> pages[kMaxPageGroups];
 
-  // The anchor that the first row starts from: at floor16(first_position), or 16 positions before when first_position is
-  // a multiple of 16 whose anchor has not been made yet (its full journal page is then in the table).
+  // The anchor that the first row starts from: at floor16(first_position), or 16 positions before when first_position
+  // is a multiple of 16 whose anchor has not been made yet (its full journal page is then in the table).
   SlotId anchor = kZeroAnchor;
   int64_t anchor_position = 0;
 
@@ -72,12 +72,12 @@ struct SpanView {
 
 struct StepView {
   int32_t rows = 0;
-  std::span<const SpanView> spans;         // in row order, covering all rows
-  std::span<const int32_t> tokens;         // [rows]
-  std::span<const int64_t> positions;      // [rows]
-  std::span<const int32_t> row_spans;      // [rows] index into spans
-  std::span<const int32_t> logit_rows;     // rows that want logits, ascending
-  std::span<const PoolView> page_pools;    // by group
+  std::span<const SpanView> spans;       // in row order, covering all rows
+  std::span<const int32_t> tokens;       // [rows]
+  std::span<const int64_t> positions;    // [rows]
+  std::span<const int32_t> row_spans;    // [rows] index into spans
+  std::span<const int32_t> logit_rows;   // rows that want logits, ascending
+  std::span<const PoolView> page_pools;  // by group
   PoolView anchor_pool;
 };
 

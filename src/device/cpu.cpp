@@ -6,9 +6,12 @@ namespace weir {
 
 std::string_view kernel_set_name(KernelSet set) {
   switch (set) {
-    case KernelSet::kReference: return "reference";
-    case KernelSet::kAvx2: return "avx2";
-    case KernelSet::kAvx512: return "avx512";
+    case KernelSet::kReference:
+      return "reference";
+    case KernelSet::kAvx2:
+      return "avx2";
+    case KernelSet::kAvx512:
+      return "avx512";
   }
   return "?";
 }
@@ -17,8 +20,10 @@ bool kernel_set_supported(KernelSet set) {
   __builtin_cpu_init();
   const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi2");
   switch (set) {
-    case KernelSet::kReference: return true;
-    case KernelSet::kAvx2: return avx2;  // F16C comes with every processor that has AVX2 and FMA
+    case KernelSet::kReference:
+      return true;
+    case KernelSet::kAvx2:
+      return avx2;  // F16C comes with every processor that has AVX2 and FMA
     case KernelSet::kAvx512:
       return avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
              __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
@@ -39,7 +44,7 @@ KernelSet parse_kernel_set(std::string_view name) {
     if (!kernel_set_supported(set)) fail("--kernels: this processor does not have ", name);
     return set;
   }
-  fail("--kernels: expected auto, reference, avx2 or avx512, found ", quoted(name));
+  fail("--kernels: expected auto, reference, avx2 or avx512, found ", printable(name));
 }
 
 }  // namespace weir

@@ -16,7 +16,7 @@ namespace weir {
 enum class KernelSet { kReference, kAvx2, kAvx512 };
 
 std::string_view kernel_set_name(KernelSet set);
-bool kernel_set_supported(KernelSet set);   // has this processor the instructions?
+bool kernel_set_supported(KernelSet set);  // has this processor the instructions?
 KernelSet best_kernel_set();
 // "auto", "reference", "avx2", "avx512"; Error for an unknown name or one that this processor lacks.
 KernelSet parse_kernel_set(std::string_view name);
@@ -30,7 +30,8 @@ struct StepCounters {
 
 class CpuDevice {
  public:
-  CpuDevice(int threads, KernelSet kernels) : pool_(threads), kernels_(kernels), scratch_(static_cast<size_t>(threads)) {}
+  CpuDevice(int threads, KernelSet kernels)
+      : pool_(threads), kernels_(kernels), scratch_(static_cast<size_t>(threads)) {}
 
   ThreadPool& pool() { return pool_; }
   int threads() const { return pool_.threads(); }

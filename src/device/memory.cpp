@@ -15,8 +15,8 @@ Mapping::Mapping(int64_t bytes) : bytes_(bytes) {
     bytes_ = 0;
     return;
   }
-  void* data = mmap(nullptr, static_cast<size_t>(bytes), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
-                    -1, 0);
+  void* data = mmap(nullptr, static_cast<size_t>(bytes), PROT_READ | PROT_WRITE,
+                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (data == MAP_FAILED) fail("memory: cannot reserve ", bytes, " bytes: ", std::strerror(errno));
   // Large pages spare TLB misses on tables that are read from end to end; a refusal costs only speed.
   if (bytes >= (int64_t{4} << 20)) madvise(data, static_cast<size_t>(bytes), MADV_HUGEPAGE);

@@ -27,7 +27,8 @@ class ThreadPool {
   template <class Body>
   void parallel_for(int64_t count, Body&& body) {
     using Plain = std::remove_reference_t<Body>;
-    run(count, [](void* context, int64_t index, int thread) { (*static_cast<Plain*>(context))(index, thread); },
+    run(
+        count, [](void* context, int64_t index, int thread) { (*static_cast<Plain*>(context))(index, thread); },
         const_cast<void*>(static_cast<const void*>(&body)));
   }
 

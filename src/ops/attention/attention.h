@@ -1,13 +1,14 @@
-// Causal softmax attention over paged rows: grouped-query attention, and MLA in absorbed form (one KV head whose value is
-// the first value_dim elements of its key).
+// Causal softmax attention over paged rows: grouped-query attention, and MLA in absorbed form (one KV head whose value
+// is the first value_dim elements of its key).
 //
 //   q [rows, heads, key_dim] FP32;  K rows and V rows in pages (FP32 or FP16);  out [rows, heads, value_dim] FP32
-// Head h reads KV head h / (heads / kv_heads). A row at position p sees positions 0..p of its own sequence, as stored: its
-// own K and V must have been written (bind_kv_write) before.
+// Head h reads KV head h / (heads / kv_heads). A row at position p sees positions 0..p of its own sequence, as stored:
+// its own K and V must have been written (bind_kv_write) before.
 //
 // Numeric specification (docs/numerics.md, CPU rule 5), per row and head:
-//   Keys are cut into pieces of L(p) = max(256, pow2ceil(p + 1) / 64) positions, at most 64 pieces; a piece into tiles of 64
-//   positions; both at absolute multiples. Each piece starts from m = -inf, l = 0, acc = 0. Tile by tile, ascending:
+//   Keys are cut into pieces of L(p) = max(256, pow2ceil(p + 1) / 64) positions, at most 64 pieces; a piece into tiles
+//   of 64 positions; both at absolute multiples. Each piece starts from m = -inf, l = 0, acc = 0. Tile by tile,
+//   ascending:
 //     s_j = scale * dot(q, k_j)          dot: sixteen lanes over key_dim, fold (rule 1); stored k widened exactly
 //     m' = max(m, max_j s_j);  c = exp(m - m') (0 in a piece's first tile)
 //     p_j = exp(s_j - m');  l = l * c + sum_j p_j   (sum: sixteen lanes, lane j mod 16, absent positions add +0; fold)
@@ -51,8 +52,8 @@ struct AttentionArgs {
   int64_t value_dim = 0;
   float scale = 1;
   StateDtype dtype = StateDtype::kF32;
-  PageField key;         // page row: kv_heads x key_dim elements
-  PageField value;       // page row: kv_heads heads, value_head_stride elements apart (MLA: the same field as key)
+  PageField key;    // page row: kv_heads x key_dim elements
+  PageField value;  // page row: kv_heads heads, value_head_stride elements apart (MLA: the same field as key)
   int64_t value_head_stride = 0;
   const float* q = nullptr;
   int64_t q_stride = 0;

@@ -2,11 +2,11 @@
 //
 //   x [rows, in] FP32, row stride x_stride;  W [out, in] as in the file;  y [rows, out] FP32, row stride y_stride
 //
-// Numeric specification (docs/numerics.md, CPU rule 1): y[r, o] is a dot product in sixteen lanes. Element k goes to lane
-// k mod 16 by one fused multiply-add of the exact weight (widened to FP32; MXFP4: E2M1 value times its power of two, also
-// exact) and x[r, k], k ascending, from +0; `in` is padded with zeros to a multiple of 16 and the padding takes part;
-// lanes fold 16 -> 8 -> 4 -> 2 -> 1. A bias is added last, one rounding. The bits depend on nothing else: not on rows,
-// threads, tiles or instruction set.
+// Numeric specification (docs/numerics.md, CPU rule 1): y[r, o] is a dot product in sixteen lanes. Element k goes to
+// lane k mod 16 by one fused multiply-add of the exact weight (widened to FP32; MXFP4: E2M1 value times its power of
+// two, also exact) and x[r, k], k ascending, from +0; `in` is padded with zeros to a multiple of 16 and the padding
+// takes part; lanes fold 16 -> 8 -> 4 -> 2 -> 1. A bias is added last, one rounding. The bits depend on nothing else:
+// not on rows, threads, tiles or instruction set.
 //
 // MXFP4: `in` is a multiple of 32; scale code 255 is refused by the loader.
 // Cost: every weight byte is read once per call however many rows there are; 2 * rows * out * in FLOPs.
@@ -22,7 +22,8 @@
 
 namespace weir {
 
-// Which rows of the batch an op works on: all of them, or those that want logits (gathered to the front of its buffers).
+// Which rows of the batch an op works on: all of them, or those that want logits (gathered to the front of its
+// buffers).
 enum class RowSet { kAll, kLogits };
 
 inline int32_t row_count(const StepView& step, RowSet set) {

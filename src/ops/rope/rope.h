@@ -45,7 +45,8 @@ std::unique_ptr<BoundOp> bind_rope(CpuDevice& device, std::string name, const Ro
 using RopeKernel = void (*)(const RopeArgs& args, int64_t row);
 RopeKernel rope_kernel(KernelSet set);
 
-// sine and cosine of an FP32 angle, |angle| up to 2^24, rounded to FP32 (error below 0.51 ULP of the result).
+// sine and cosine of an FP32 angle, |angle| up to 2^24, rounded to FP32 (error below 0.51 ULP of the result). A larger
+// angle, an infinity or NaN gives NaN.
 struct SinCos {
   float sin, cos;
 };

@@ -1,0 +1,32 @@
+#include <cstdio>
+#include <exception>
+#include <new>
+
+#include "base/error.h"
+#include "cli/commands.h"
+
+namespace weir::cli {
+
+int main(int argc, char** argv) {
+  CLI::App app{"weir: hybrid language models on your own hardware, exactly"};
+  app.set_version_flag("--version", "weir " WEIR_VERSION);
+  app.require_subcommand(1);
+  add_run(app);
+  add_score(app);
+  add_inspect(app);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    const int code = app.exit(error);
+    return code == 0 ? 0 : 2;
+  } catch (const std::bad_alloc&) {
+    std::fprintf(stderr, "weir: out of memory\n");
+    return 1;
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "weir: %s\n", error.what());
+    return 1;
+  }
+  return 0;
+}
+
+}  // namespace weir::cli

@@ -1,0 +1,79 @@
+#include "cli/options.h"
+
+#include <boost/json/serialize.hpp>
+
+#include <cstdio>
+
+#include "base/error.h"
+#include "formats/json.h"
+
+namespace weir::cli {
+
+void ModelOptions::add_to(CLI::App& app) {
+  app.add_option("MODEL", model, "folder with config.json and safetensors files")->required();
+  app.add_option("--threads", threads, "threads (default: all processors)")->check(CLI::Range(1, 1024));
+  app.add_option("--max-batch-rows", max_batch_rows, "rows computed in one step")
+      ->check(CLI::Range(1, 65536))
+      ->capture_default_str();
+  app.add_option("--kv-dtype", kv_dtype, "stored K, V and latents: auto (f16), f32, f16")->capture_default_str();
+  app.add_option("--activations", activations, "auto or f32 (the same on the CPU today: exact weights, FP32 rows)")
+      ->capture_default_str();
+  app.add_option("--kernels", kernels, "auto, reference, avx2 or avx512")->capture_default_str();
+}
+
+EngineOptions ModelOptions::engine_options() const {
+  EngineOptions options;
+  options.threads = threads > 0 ? threads : default_threads();
+  options.kernels = parse_kernel_set(kernels);
+  options.max_batch_rows = max_batch_rows;
+  if (kv_dtype == "f32") {
+    options.kv_dtype = StateDtype::kF32;
+  } else if (kv_dtype == "auto" || kv_dtype == "f16") {
+    options.kv_dtype = StateDtype::kF16;
+  } else {
+    fail("--kv-dtype: expected auto, f32 or f16, found ", printable(kv_dtype));
+  }
+  if (activations != "auto" && activations != "f32")
+    fail("--activations: expected auto or f32, found ", printable(activations));
+  return options;
+}
+
+std::vector<int32_t> read_tokens(const std::string& path, int64_t vocab, int64_t max_tokens) {
+  const boost::json::value value = read_json_file(path);
+  if (!value.is_array()) fail(path, ": expected a JSON array of token ids, found another value");
+  const boost::json::array& array = value.get_array();
+  if (array.empty()) fail(path, ": expected at least one token id, found an empty array");
+  if (static_cast<int64_t>(array.size()) > max_tokens) {
+    fail(path, ": expected at most ", max_tokens, " tokens, the model's context, found ", array.size());
+  }
+  std::vector<int64_t> ids;
+  ids.reserve(array.size());
+  for (const boost::json::value& element : array) {
+    boost::json::error_code error;
+    ids.push_back(element.to_number<int64_t>(error));
+    if (error || element.is_double()) {
+      fail(path, ": element ", ids.size() - 1, ": expected an integer, found ",
+           printable(boost::json::serialize(element)));
+    }
+  }
+  validate_tokens(ids, vocab, path);
+  return {ids.begin(), ids.end()};
+}
+
+std::string human_bytes(double bytes) {
+  static constexpr const char* kUnits[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB"};
+  int unit = 0;
+  while (bytes >= 1024 && unit < 5) {
+    bytes /= 1024;
+    ++unit;
+  }
+  return concat(decimals(bytes, unit == 0 ? 0 : bytes < 10 ? 2 : bytes < 100 ? 1 : 0), " ", kUnits[unit]);
+}
+
+std::string decimals(double value, int places) {
+  char text[64];
+  std::snprintf(text, sizeof text, "%.*f", places, value);
+  return text;
+}
+
+}  // namespace weir::cli

@@ -1,0 +1,35 @@
+// Options that every command which runs a model takes, and the small files they read.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "engine/engine.h"
+
+namespace weir::cli {
+
+struct ModelOptions {
+  std::string model;
+  int threads = 0;  // 0: all processors
+  int32_t max_batch_rows = 512;
+  std::string kv_dtype = "auto";
+  std::string activations = "auto";
+  std::string kernels = "auto";
+
+  void add_to(CLI::App& app);
+  // Error naming the option. Fills what depends on the model's use in by hand: logit rows, tokens, sequences.
+  EngineOptions engine_options() const;
+};
+
+// A JSON array of token ids, all in [0, vocab) and at most `max_tokens` of them, at least one. Error naming file and
+// element.
+std::vector<int32_t> read_tokens(const std::string& path, int64_t vocab, int64_t max_tokens);
+
+// 1536 -> "1.5 KiB", for people.
+std::string human_bytes(double bytes);
+// Fixed decimals.
+std::string decimals(double value, int places);
+
+}  // namespace weir::cli

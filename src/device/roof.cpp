@@ -1,0 +1,97 @@
+#include "device/roof.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+
+namespace weir {
+
+namespace avx2 {
+float roof_read(const std::byte* data, int64_t bytes);
+float roof_fma(int64_t iterations);
+extern const int64_t kRoofFlops;
+}  // namespace avx2
+namespace avx512 {
+float roof_read(const std::byte* data, int64_t bytes);
+float roof_fma(int64_t iterations);
+extern const int64_t kRoofFlops;
+}  // namespace avx512
+
+namespace {
+
+float read_plain(const std::byte* data, int64_t bytes) {
+  uint64_t sum = 0;
+  for (int64_t i = 0; i + 8 <= bytes; i += 8) {
+    uint64_t word;
+    std::memcpy(&word, data + i, 8);
+    sum += word;
+  }
+  return static_cast<float>(sum);
+}
+
+template <class Body>
+double best_seconds(int passes, Body body) {
+  double best = 1e30;
+  for (int pass = 0; pass < passes; ++pass) {
+    const auto start = std::chrono::steady_clock::now();
+    body();
+    best = std::min(best, std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+  }
+  return best;
+}
+
+KernelSet vector_set(const CpuDevice& device) {
+  if (device.kernels() == KernelSet::kReference && kernel_set_supported(KernelSet::kAvx2)) return KernelSet::kAvx2;
+  return device.kernels();
+}
+
+}  // namespace
+
+double measure_read_bandwidth(CpuDevice& device, int64_t bytes) {
+  const int64_t piece = int64_t{1} << 20;
+  const int64_t pieces = std::max<int64_t>(bytes / piece, 1);
+  Mapping buffer(pieces * piece);
+  std::memset(buffer.data(), 1, static_cast<size_t>(buffer.bytes()));  // pages of their own, not the shared zero page
+  float (*read)(const std::byte*, int64_t) = read_plain;
+  switch (vector_set(device)) {
+    case KernelSet::kAvx512:
+      read = avx512::roof_read;
+      break;
+    case KernelSet::kAvx2:
+      read = avx2::roof_read;
+      break;
+    case KernelSet::kReference:
+      break;
+  }
+  std::vector<float> kept(static_cast<size_t>(device.threads()) * 16);
+  const double seconds = best_seconds(7, [&] {
+    device.pool().parallel_for(pieces, [&](int64_t index, int thread) {
+      kept[static_cast<size_t>(thread) * 16] += read(buffer.data() + index * piece, piece);
+    });
+  });
+  return static_cast<double>(pieces * piece) / seconds * 1e-9;
+}
+
+double measure_fma_peak(CpuDevice& device) {
+  float (*fma)(int64_t) = nullptr;
+  int64_t flops = 0;
+  switch (vector_set(device)) {
+    case KernelSet::kAvx512:
+      fma = avx512::roof_fma, flops = avx512::kRoofFlops;
+      break;
+    case KernelSet::kAvx2:
+      fma = avx2::roof_fma, flops = avx2::kRoofFlops;
+      break;
+    case KernelSet::kReference:
+      return 0;
+  }
+  const int64_t iterations = 1'000'000;  // some milliseconds, so that the threads' start does not count
+  std::vector<float> kept(static_cast<size_t>(device.threads()) * 16);
+  const double seconds = best_seconds(7, [&] {
+    device.pool().parallel_for(device.threads(),
+                               [&](int64_t, int thread) { kept[static_cast<size_t>(thread) * 16] += fma(iterations); });
+  });
+  return static_cast<double>(flops * iterations * device.threads()) / seconds * 1e-9;
+}
+
+}  // namespace weir

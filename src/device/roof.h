@@ -1,0 +1,18 @@
+// What this machine can do at most, measured: the roofs that benches and `weir bench` compare with.
+#pragma once
+
+#include <cstdint>
+
+#include "device/cpu.h"
+
+namespace weir {
+
+// GB/s of reading `bytes` of memory once, sequentially, with all threads of the device: the best of several passes. The
+// buffer must be much larger than the caches. Error when the memory is refused.
+double measure_read_bandwidth(CpuDevice& device, int64_t bytes = int64_t{512} << 20);
+
+// GFLOP/s of independent FP32 fused multiply-adds in registers with all threads, the best of several passes (an FMA
+// counts two). The device's kernel set; for the reference set AVX2, or 0 on a processor without it.
+double measure_fma_peak(CpuDevice& device);
+
+}  // namespace weir

@@ -1,0 +1,117 @@
+#include "engine/engine.h"
+
+#include <algorithm>
+#include <cassert>
+
+#include "base/error.h"
+
+namespace weir {
+
+std::unique_ptr<Model> Model::load(const std::filesystem::path& folder) {
+  Checkpoint checkpoint = Checkpoint::open(folder);
+  ModelSpec spec = load_model(checkpoint);
+  return std::unique_ptr<Model>(new Model{std::move(checkpoint), std::move(spec)});
+}
+
+int64_t Sequence::rollback(int64_t position) {
+  const int64_t length = state_.rollback(position);
+  tokens_.resize(static_cast<size_t>(length));
+  return length;
+}
+
+// Each sequence may leave one page half filled. A live sequence resumes from one anchor and one journal page, has one
+// more of each in the making, and keeps the older ones while rows above them are not accepted: a step's rows, and the
+// backbone.
+StatePools::Limits Engine::limits(const EngineOptions& options, const StateLayout& layout) {
+  StatePools::Limits limits;
+  limits.pages = (options.max_tokens + kPagePositions - 1) / kPagePositions + options.max_sequences;
+  limits.journal_pages = 4 * options.max_sequences;
+  limits.anchors = 4 * options.max_sequences;
+  if (options.anchor_spacing > 0) limits.anchors += options.max_tokens / options.anchor_spacing;
+  if (layout.anchor_bytes() == 0) limits.anchors = 0;
+  return limits;
+}
+
+Engine::Engine(const Model& model, const EngineOptions& options)
+    : model_(model),
+      options_(options),
+      device_(options.threads, options.kernels),
+      circuit_(compile(model.spec, device_,
+                       {.max_rows = options.max_batch_rows,
+                        .max_logit_rows = options.max_logit_rows,
+                        .kv_dtype = options.kv_dtype})),
+      pools_(circuit_->layout(), limits(options, circuit_->layout())) {
+  const auto rows = static_cast<size_t>(options.max_batch_rows);
+  spans_.reserve(rows);
+  tokens_.reserve(rows);
+  row_spans_.reserve(rows);
+  positions_.reserve(rows);
+  logit_rows_.reserve(static_cast<size_t>(options.max_logit_rows));
+  for (int group = 0; group < pools_.groups(); ++group) pools_.pages(group).poison_released(options.poison_released);
+  pools_.anchors().poison_released(options.poison_released);
+}
+
+void Engine::protect(std::span<const SpanRequest> spans, bool read_only) {
+  for (const SpanRequest& request : spans) {
+    for (SlotId slot : request.sequence->state_.anchor_slots()) {
+      pools_.anchors().protect(static_cast<uint32_t>(slot), read_only);
+    }
+  }
+}
+
+StepStatus Engine::step(std::span<const SpanRequest> spans, StepObserver* observer) {
+  for (size_t i = 0; i < spans.size(); ++i) {
+    if (spans[i].sequence->state_.prepare(static_cast<int32_t>(spans[i].tokens.size()))) continue;
+    for (size_t j = 0; j < i; ++j) spans[j].sequence->state_.abandon();
+    return StepStatus::kOutOfBlocks;
+  }
+  spans_.clear();
+  tokens_.clear();
+  row_spans_.clear();
+  positions_.clear();
+  logit_rows_.clear();
+  for (const SpanRequest& request : spans) {
+    const auto first = static_cast<int32_t>(tokens_.size());
+    const auto rows = static_cast<int32_t>(request.tokens.size());
+    spans_.push_back(request.sequence->state_.span(first));
+    for (int32_t r = 0; r < rows; ++r) {
+      tokens_.push_back(request.tokens[static_cast<size_t>(r)]);
+      positions_.push_back(request.sequence->length() + r);
+      row_spans_.push_back(static_cast<int32_t>(spans_.size()) - 1);
+      const bool wanted =
+          request.logits == LogitsWanted::kAll || (request.logits == LogitsWanted::kLast && r == rows - 1);
+      if (wanted) logit_rows_.push_back(first + r);
+    }
+  }
+  assert(static_cast<int64_t>(tokens_.size()) <= options_.max_batch_rows);
+  assert(static_cast<int64_t>(logit_rows_.size()) <= options_.max_logit_rows);
+
+  const StepView view{.rows = static_cast<int32_t>(tokens_.size()),
+                      .spans = spans_,
+                      .tokens = tokens_,
+                      .positions = positions_,
+                      .row_spans = row_spans_,
+                      .logit_rows = logit_rows_,
+                      .page_pools = pools_.page_views(),
+                      .anchor_pool = pools_.anchors().view()};
+  if (options_.protect_anchors) protect(spans, true);
+  circuit_->run(view, observer);
+  if (options_.protect_anchors) protect(spans, false);
+
+  for (const SpanRequest& request : spans) {
+    request.sequence->state_.commit();
+    request.sequence->tokens_.insert(request.sequence->tokens_.end(), request.tokens.begin(), request.tokens.end());
+  }
+  ++steps_;
+  return StepStatus::kDone;
+}
+
+void validate_tokens(std::span<const int64_t> ids, int64_t vocab, const std::string& source) {
+  for (size_t i = 0; i < ids.size(); ++i) {
+    if (ids[i] < 0 || ids[i] >= vocab) {
+      fail(source, ": element ", i, ": expected a token id in [0, ", vocab, "), found ", ids[i]);
+    }
+  }
+}
+
+}  // namespace weir

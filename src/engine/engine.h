@@ -1,0 +1,115 @@
+// Steps: ragged batches of spans through one forward pass, over sequences whose state the engine owns.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "formats/checkpoint.h"
+#include "models/circuit.h"
+#include "models/family.h"
+#include "state/sequence_state.h"
+
+namespace weir {
+
+// A checkpoint and the model read from it. The spec's views point into the checkpoint's files: they live together.
+struct Model {
+  Checkpoint checkpoint;
+  ModelSpec spec;
+
+  static std::unique_ptr<Model> load(const std::filesystem::path& folder);
+  int64_t weight_bytes() const { return checkpoint.total_bytes(); }
+};
+
+struct EngineOptions {
+  int threads = 1;
+  KernelSet kernels = KernelSet::kReference;
+  int32_t max_batch_rows = 512;
+  int32_t max_logit_rows = 64;
+  StateDtype kv_dtype = StateDtype::kF16;
+  int64_t max_sequences = 1;     // sizes journal pages and anchors
+  int64_t max_tokens = 4096;     // of all sequences together; sizes the pages
+  int64_t anchor_spacing = 0;    // keep anchors at these multiples (of 16) for deep rollbacks; 0: none
+  bool poison_released = false;  // tests: released blocks are filled with NaN
+  bool protect_anchors = false;  // tests: anchors are read-only memory while a step runs, but for those it must write
+};
+
+// One live sequence. Destroying it gives its blocks back.
+class Sequence {
+ public:
+  Sequence(StatePools& pools, int64_t anchor_spacing) : state_(pools, anchor_spacing) {}
+
+  std::span<const int32_t> tokens() const { return tokens_; }
+  int64_t length() const { return static_cast<int64_t>(tokens_.size()); }
+  const SequenceState& state() const { return state_; }
+
+  // Rows below `position` are final.
+  void accept(int64_t position) { state_.accept(position); }
+  // Forgets all rows from `position` on, and more where the state can't resume there: returns the new length, and the
+  // caller steps the tokens between it and `position` again. Afterwards everything is as if the sequence had never gone
+  // further.
+  int64_t rollback(int64_t position);
+
+ private:
+  friend class Engine;
+  SequenceState state_;
+  std::vector<int32_t> tokens_;
+};
+
+enum class LogitsWanted { kNone, kLast, kAll };
+
+struct SpanRequest {
+  Sequence* sequence = nullptr;
+  std::span<const int32_t> tokens;  // the rows to compute: they follow the sequence's tokens
+  LogitsWanted logits = LogitsWanted::kLast;
+};
+
+enum class StepStatus {
+  kDone,
+  kOutOfBlocks,  // pages or anchors are short: nothing was computed, nothing changed
+};
+
+class Engine {
+ public:
+  // `model` must outlive the engine.
+  Engine(const Model& model, const EngineOptions& options);
+
+  std::unique_ptr<Sequence> new_sequence() { return std::make_unique<Sequence>(pools_, options_.anchor_spacing); }
+
+  // Computes all rows of all spans in one pass. Each sequence at most once; the rows and the rows that want logits
+  // within the limits; token ids in [0, vocab): asserted, since callers check them with validate_tokens. Logits of the
+  // step: row i of logits() in the order of spans, positions ascending; valid until the next step.
+  StepStatus step(std::span<const SpanRequest> spans, StepObserver* observer = nullptr);
+  std::span<const float> logits(int64_t i) const {
+    return {circuit_->logits.data + i * circuit_->logits.cols, static_cast<size_t>(circuit_->logits.cols)};
+  }
+
+  const Model& model() const { return model_; }
+  const EngineOptions& options() const { return options_; }
+  CpuDevice& device() { return device_; }
+  Circuit& circuit() { return *circuit_; }
+  StatePools& pools() { return pools_; }
+  int64_t steps() const { return steps_; }
+
+ private:
+  static StatePools::Limits limits(const EngineOptions& options, const StateLayout& layout);
+  void protect(std::span<const SpanRequest> spans, bool read_only);
+
+  const Model& model_;
+  EngineOptions options_;
+  CpuDevice device_;
+  std::unique_ptr<Circuit> circuit_;
+  StatePools pools_;
+  int64_t steps_ = 0;
+  // Staging: what varies per step.
+  std::vector<SpanView> spans_;
+  std::vector<int32_t> tokens_, row_spans_, logit_rows_;
+  std::vector<int64_t> positions_;
+};
+
+// Error naming `source` and the index of the first id outside [0, vocab).
+void validate_tokens(std::span<const int64_t> ids, int64_t vocab, const std::string& source);
+
+}  // namespace weir

@@ -1,0 +1,31 @@
+// Writes one FP32 tensor to a safetensors file, row by row, so that the whole never has to be in memory.
+#pragma once
+
+#include <cstdint>
+#include <cstdio>
+#include <span>
+#include <string>
+
+namespace weir {
+
+class SafetensorsRowWriter {
+ public:
+  // The file appears under `path` only when finish() has succeeded. Throws Error naming the path.
+  SafetensorsRowWriter(std::string path, const std::string& tensor, int64_t rows, int64_t cols);
+  ~SafetensorsRowWriter();
+  SafetensorsRowWriter(const SafetensorsRowWriter&) = delete;
+  SafetensorsRowWriter& operator=(const SafetensorsRowWriter&) = delete;
+
+  void append(std::span<const float> row);
+  void finish();  // all rows must have been appended
+
+ private:
+  [[noreturn]] void fail_write() const;
+
+  std::string path_;
+  std::string temporary_;
+  int64_t bytes_left_ = 0;
+  std::FILE* file_ = nullptr;
+};
+
+}  // namespace weir

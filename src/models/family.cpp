@@ -1,0 +1,57 @@
+#include "models/family.h"
+
+#include <algorithm>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+
+namespace weir {
+
+ModelSpec load_kimi_k3(const Checkpoint& checkpoint);
+ModelSpec load_kimi_linear(const Checkpoint& checkpoint);
+ModelSpec load_llama(const Checkpoint& checkpoint);
+
+std::span<const Family> families() {
+  static constexpr Family kFamilies[] = {
+      {"kimi_k3", load_kimi_k3},
+      {"kimi_linear", load_kimi_linear},
+      {"llama", load_llama},
+  };
+  return kFamilies;
+}
+
+namespace {
+
+// Where generation ends: every eos_token_id that the checkpoint's configuration names.
+std::vector<int64_t> stop_tokens(const Checkpoint& checkpoint, int64_t vocab) {
+  std::vector<int64_t> stops;
+  const auto collect = [&](const JsonObject& object) {
+    for (int64_t id : object.integer_or_list("eos_token_id", 0, vocab - 1)) {
+      if (std::ranges::find(stops, id) == stops.end()) stops.push_back(id);
+    }
+  };
+  collect(checkpoint.config());
+  if (const std::optional<JsonObject> text = checkpoint.config().object_if("text_config")) collect(*text);
+  if (checkpoint.generation_config() != nullptr) collect(*checkpoint.generation_config());
+  return stops;
+}
+
+}  // namespace
+
+ModelSpec load_model(const Checkpoint& checkpoint) {
+  const std::string type = checkpoint.config().string("model_type");
+  std::string known;
+  for (const Family& family : families()) {
+    if (family.model_type == type) {
+      ModelSpec spec = family.load(checkpoint);
+      spec.stop_tokens = stop_tokens(checkpoint, spec.vocab);
+      return spec;
+    }
+    known += concat(known.empty() ? "" : ", ", family.model_type);
+  }
+  checkpoint.config().fail_field("model_type", concat("one of ", known));
+}
+
+}  // namespace weir

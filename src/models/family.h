@@ -1,0 +1,23 @@
+// Model families: config.json's model_type to the function that reads such a checkpoint. One file per family.
+#pragma once
+
+#include <span>
+#include <string_view>
+
+#include "formats/checkpoint.h"
+#include "models/model_spec.h"
+
+namespace weir {
+
+struct Family {
+  std::string_view model_type;
+  ModelSpec (*load)(const Checkpoint& checkpoint);
+};
+
+std::span<const Family> families();
+
+// Reads a checkpoint with the family that its config names. The views of the result point into the checkpoint's mapped
+// files. Throws Error naming file and field or tensor.
+ModelSpec load_model(const Checkpoint& checkpoint);
+
+}  // namespace weir

@@ -1,0 +1,119 @@
+// A model as the parts that the engine knows, with names and numbers resolved: what a family file makes from a
+// checkpoint, and all that the compiler of circuits sees. Matrices are views into mapped files, [out, in]; small
+// vectors are owned FP32.
+//
+//   block = residual( mixer ), residual( feed-forward )      residual: plain, or block attention residuals
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "formats/weight.h"
+#include "ops/activation/activation.h"
+#include "ops/delta_rule/delta_rule.h"
+#include "ops/moe/moe.h"
+#include "ops/rope/rope.h"
+
+namespace weir {
+
+using FloatVector = std::vector<float>;
+
+struct Linear {
+  WeightView weight;
+  FloatVector bias;  // [out] or empty
+};
+
+// Grouped-query attention.
+struct AttentionMixer {
+  int64_t heads = 0, kv_heads = 0, head_dim = 0;
+  float scale = 1;
+  Linear q, k, v, o;
+  bool rope = true;  // ModelSpec::rope
+};
+
+// Multi-head latent attention (DeepSeek-V2); without rotation where the family has none.
+struct MlaMixer {
+  int64_t heads = 0, nope = 0, extra = 0, value = 0, latent = 0;
+  float scale = 1;
+  float latent_eps = 1e-6f;   // of q_a_norm and kv_a_norm
+  std::optional<Linear> q_a;  // with q_a_norm and q_b; else q alone
+  FloatVector q_a_norm;
+  Linear q;                    // q_b_proj or q_proj: [heads * (nope + extra), q_lora or hidden]
+  Linear kv_a;                 // [latent + extra, hidden]
+  FloatVector kv_a_norm;       // [latent]
+  WeightView kv_b;             // [heads * (nope + value), latent]
+  std::optional<Linear> gate;  // sigmoid output gate [heads * value, hidden]
+  Linear o;
+};
+
+// Kimi Delta Attention.
+struct KdaMixer {
+  int64_t heads = 0, head_dim = 0, taps = 0;
+  DecayKind decay = DecayKind::kUnbounded;
+  float lower_bound = 0;               // kBounded
+  Linear q, k, v;                      // [heads * head_dim, hidden]
+  FloatVector q_conv, k_conv, v_conv;  // [heads * head_dim, taps]
+  Linear f_a, f_b;                     // decay bottleneck
+  FloatVector a;                       // e^(A_log) [heads]
+  FloatVector dt_bias;                 // [heads * head_dim]
+  Linear beta;                         // [heads, hidden]
+  std::optional<Linear> gate_a;        // low-rank output gate: gate_a, then gate
+  Linear gate;                         // [heads * head_dim, hidden or rank]
+  FloatVector o_norm;                  // [head_dim]
+  Linear o;
+};
+
+struct DenseFfn {
+  int64_t inter = 0;
+  Linear gate, up, down;
+};
+
+struct MoeFfn {
+  int64_t top_k = 0, groups = 1, topk_group = 1;
+  bool renormalize = true;
+  float scaling_factor = 1;
+  Linear router;
+  FloatVector router_bias;  // e_score_correction_bias
+  int64_t inter = 0;        // of a routed expert
+  std::vector<ExpertWeights> experts;
+  std::optional<DenseFfn> shared;  // sees the full width, ungated
+  struct Latent {                  // LatentMoE: routed experts work in a narrower space
+    Linear down, up;
+    FloatVector norm;  // on the sum of the experts; empty: none
+  };
+  std::optional<Latent> latent;
+};
+
+struct LayerSpec {
+  FloatVector input_norm, ffn_norm;
+  FloatVector mixer_residual, ffn_residual;  // attention residuals: norm weight times projection; empty: plain
+  std::variant<AttentionMixer, MlaMixer, KdaMixer> mixer;
+  std::variant<DenseFfn, MoeFfn> ffn;
+};
+
+struct RopeSpec {
+  RopePairing pairing = RopePairing::kHalfSplit;
+  FloatVector inv_freq;  // [rotated dims / 2]
+  float attention_factor = 1;
+};
+
+struct ModelSpec {
+  std::string family;
+  int64_t hidden = 0, vocab = 0, max_positions = 0;
+  float eps = 1e-5f;
+  GluFunction act;       // of every feed-forward part
+  WeightView embedding;  // [vocab, hidden]
+  WeightView head;       // [vocab, hidden]; the embedding when tied
+  FloatVector final_norm;
+  std::vector<LayerSpec> layers;
+  int64_t residual_block = 0;  // layers per block of attention residuals; 0: plain residuals
+  FloatVector output_residual;
+  std::optional<RopeSpec> rope;
+  std::vector<int64_t> stop_tokens;  // end of turn, end of text
+  std::vector<std::string> skipped;  // name prefixes of the checkpoint that this engine does not use
+};
+
+}  // namespace weir

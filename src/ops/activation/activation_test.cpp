@@ -1,0 +1,156 @@
+#include "ops/activation/activation.h"
+
+#include <boost/json.hpp>
+#include <cmath>
+#include <fstream>
+#include <limits>
+#include <sstream>
+
+#include "base/error.h"
+#include "ops/simd/kernel_test.h"
+
+namespace weir {
+namespace {
+
+constexpr ElementwiseKind kKinds[] = {ElementwiseKind::kSwiGlu, ElementwiseKind::kSitu, ElementwiseKind::kAdd,
+                                      ElementwiseKind::kGate, ElementwiseKind::kCopy};
+
+std::vector<float> apply(KernelSet set, ElementwiseKind kind, float beta, float linear_beta,
+                         const std::vector<float>& g, const std::vector<float>& u) {
+  std::vector<float> y(g.size() + 1, -7.f);
+  elementwise_kernel(set)(kind, beta, linear_beta, g.data(), kind == ElementwiseKind::kCopy ? nullptr : u.data(),
+                          y.data(), static_cast<int64_t>(g.size()));
+  EXPECT_EQ(y.back(), -7.f) << "written beyond the end";
+  y.pop_back();
+  return y;
+}
+
+class ElementwiseKernels : public KernelTest {};
+INSTANTIATE_TEST_SUITE_P(, ElementwiseKernels, kVectorSets, kernel_set_test_name);
+
+TEST_P(ElementwiseKernels, EqualTheReferenceBitForBit) {
+  RandomFloats random(1);
+  for (const ElementwiseKind kind : kKinds) {
+    for (const int64_t n : {0, 1, 7, 16, 31, 33, 5000}) {
+      for (const Values values : {Values::kPlain, Values::kWide, Values::kSpecial}) {
+        for (const float linear_beta : {0.f, 25.f}) {
+          const std::vector<float> g = random.take(n, values), u = random.take(n, values);
+          EXPECT_TRUE(same_floats(apply(KernelSet::kReference, kind, 4.f, linear_beta, g, u),
+                                  apply(GetParam(), kind, 4.f, linear_beta, g, u)))
+              << "kind " << static_cast<int>(kind) << " n " << n;
+        }
+      }
+    }
+  }
+}
+
+TEST_P(ElementwiseKernels, MayWriteOverEitherInput) {
+  RandomFloats random(2);
+  const std::vector<float> g = random.take(45), u = random.take(45);
+  for (const ElementwiseKind kind : kKinds) {
+    const std::vector<float> apart = apply(GetParam(), kind, 4.f, 25.f, g, u);
+    std::vector<float> over_g = g, over_u = u;
+    elementwise_kernel(GetParam())(kind, 4.f, 25.f, over_g.data(), u.data(), over_g.data(), 45);
+    elementwise_kernel(GetParam())(kind, 4.f, 25.f, g.data(), over_u.data(), over_u.data(), 45);
+    EXPECT_TRUE(same_floats(apart, over_g));
+    EXPECT_TRUE(same_floats(apart, over_u));
+  }
+}
+
+TEST_P(ElementwiseKernels, GiveABatchTheBitsOfItsRowsWithAnyNumberOfThreads) {
+  RandomFloats random(3);
+  for (const ElementwiseKind kind : kKinds) {
+    for (const int64_t rows : {0, 1, 3, 150}) {
+      for (const int64_t size : {5, 70, 40000}) {
+        if (rows * size > 200000) continue;
+        const int64_t stride = size + 2;
+        const std::vector<float> g = random.take(rows * stride), u = random.take(rows * stride);
+        std::vector<float> alone(g.size(), -7.f);
+        for (int64_t r = 0; r < rows; ++r) {
+          elementwise_kernel(GetParam())(kind, 4.f, 25.f, g.data() + r * stride, u.data() + r * stride,
+                                         alone.data() + r * stride, size);
+        }
+        for (const int threads : {1, 2}) {
+          CpuDevice device(threads, GetParam());
+          std::vector<float> y(g.size(), -7.f);
+          StepView step;
+          step.rows = static_cast<int32_t>(rows);
+          // A pointer even when there are no rows: binding comes before stepping.
+          const float none = 0;
+          bind_elementwise(device, "op",
+                           {.kind = kind, .beta = 4.f, .linear_beta = 25.f, .size = size,
+                            .g = rows ? g.data() : &none, .g_stride = stride, .u = rows ? u.data() : &none,
+                            .u_stride = stride, .y = rows ? y.data() : const_cast<float*>(&none), .y_stride = stride})
+              ->run(step);
+          EXPECT_TRUE(same_floats(alone, y)) << "rows " << rows << " size " << size << " threads " << threads;
+        }
+      }
+    }
+  }
+}
+
+std::vector<float> floats(const boost::json::value& v) {
+  std::vector<float> out;
+  for (const auto& e : v.as_array()) out.push_back(static_cast<float>(e.to_number<double>()));
+  return out;
+}
+
+TEST(ElementwiseReference, MatchesThePublishedSituVectors) {
+  std::ifstream file(WEIR_FIXTURES "/kimi_k3/unit/ops.json");
+  std::stringstream text;
+  text << file.rdbuf();
+  const boost::json::object situ = boost::json::parse(text.str()).at("situ").as_object();
+  const std::vector<float> g = floats(situ.at("gate")), u = floats(situ.at("up"));
+  const auto check = [&](const char* key, float beta, float linear_beta) {
+    const std::vector<float> expected = floats(situ.at(key));
+    const std::vector<float> found = apply(KernelSet::kReference, ElementwiseKind::kSitu, beta, linear_beta, g, u);
+    ASSERT_EQ(expected.size(), found.size());
+    for (size_t i = 0; i < found.size(); ++i) {
+      EXPECT_NEAR(expected[i], found[i], 1e-6 * std::fabs(expected[i])) << key << " " << i;
+    }
+  };
+  check("beta4_linear25", 4, 25);
+  check("beta4_linear_null", 4, 0);
+  check("beta_null_linear25", 1, 25);
+}
+
+TEST(ElementwiseReference, SwiGluAndGateMatchTheirFormulas) {
+  RandomFloats random(5);
+  const std::vector<float> g = random.take(200), u = random.take(200);
+  const std::vector<float> swiglu = apply(KernelSet::kReference, ElementwiseKind::kSwiGlu, 1, 0, g, u);
+  const std::vector<float> gate = apply(KernelSet::kReference, ElementwiseKind::kGate, 1, 0, g, u);
+  for (size_t i = 0; i < g.size(); ++i) {
+    const double x = g[i], y = u[i];
+    EXPECT_NEAR(swiglu[i], x / (1 + std::exp(-x)) * y, 1e-6);
+    EXPECT_NEAR(gate[i], x / (1 + std::exp(-y)), 1e-6);
+  }
+}
+
+TEST(ElementwiseReference, SituStaysWithinItsBounds) {
+  const float huge = std::numeric_limits<float>::max();
+  for (const float g : {huge, 1e10f, 100.f}) {
+    const std::vector<float> y = apply(KernelSet::kReference, ElementwiseKind::kSitu, 4, 25, {g, g}, {huge, -huge});
+    EXPECT_EQ(y[0], 100.f);
+    EXPECT_EQ(y[1], -100.f);
+  }
+}
+
+TEST(ElementwiseOp, RefusesMissingInputsAndShortStrides) {
+  CpuDevice device(1, KernelSet::kReference);
+  std::vector<float> v(8);
+  const ElementwiseArgs good{.kind = ElementwiseKind::kSitu, .beta = 4, .linear_beta = 25, .size = 8, .g = v.data(),
+                             .g_stride = 8, .u = v.data(), .u_stride = 8, .y = v.data(), .y_stride = 8};
+  EXPECT_NO_THROW(bind_elementwise(device, "op", good));
+  const auto refused = [&](auto change) {
+    ElementwiseArgs args = good;
+    change(args);
+    EXPECT_THROW(bind_elementwise(device, "op", args), Error);
+  };
+  refused([](ElementwiseArgs& a) { a.u = nullptr; });
+  refused([](ElementwiseArgs& a) { a.y_stride = 7; });
+  refused([](ElementwiseArgs& a) { a.beta = 0; });
+  refused([](ElementwiseArgs& a) { a.size = 0; });
+}
+
+}  // namespace
+}  // namespace weir

@@ -1,0 +1,328 @@
+#include "ops/attention/attention.h"
+
+#include <algorithm>
+#include <bit>
+#include <cassert>
+#include <utility>
+#include <vector>
+
+#include "base/error.h"
+#include "ops/attention/attention_kernel.h"
+
+namespace weir {
+
+namespace reference {
+void attention_row(const AttentionArgs& args, const StepView& step, int64_t row, int64_t head, float* scratch);
+}
+namespace avx2 {
+void attention_pieces(const AttentionTask& task);
+void attention_merge(const AttentionTask& task, float* partials, int64_t piece_stride, int64_t first, int64_t end);
+}  // namespace avx2
+namespace avx512 {
+void attention_pieces(const AttentionTask& task);
+void attention_merge(const AttentionTask& task, float* partials, int64_t piece_stride, int64_t first, int64_t end);
+}  // namespace avx512
+
+int64_t attention_piece(int64_t p) {
+  return std::max<int64_t>(256, static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(p + 1))) / 64);
+}
+
+namespace {
+
+constexpr int64_t kMaxPieces = 64;
+constexpr int64_t kMergeQueries = 4;  // per item of the loop that merges
+
+AttentionKernel kernel_of(KernelSet set) {
+  switch (set) {
+    case KernelSet::kReference:
+      return {};
+    case KernelSet::kAvx2:
+      return {avx2::attention_pieces, avx2::attention_merge};
+    case KernelSet::kAvx512:
+      return {avx512::attention_pieces, avx512::attention_merge};
+  }
+  return {};
+}
+
+// Are values the beginnings of the keys? Then a page row is read once for both.
+bool shares_rows(const AttentionArgs& args) {
+  return args.kv_heads == 1 && args.value_dim <= args.key_dim && args.key.group == args.value.group &&
+         args.key.offset == args.value.offset;
+}
+
+int64_t bytes_per_position(const AttentionArgs& args) {
+  const int64_t elements = args.kv_heads * (args.key_dim + (shares_rows(args) ? 0 : args.value_dim));
+  return elements * state_dtype_bytes(args.dtype);
+}
+
+Cost attention_cost(const AttentionArgs& args, int32_t rows, int64_t position) {
+  const auto n = static_cast<double>(rows);
+  const double positions = n * static_cast<double>(position + 1) - n * (n - 1) / 2;  // of all rows
+  return {.state_bytes = (position + 1) * bytes_per_position(args),
+          .flops = 2. * static_cast<double>(args.heads * (args.key_dim + args.value_dim)) * positions};
+}
+
+class ReferenceAttention final : public BoundOp {
+ public:
+  ReferenceAttention(CpuDevice& device, std::string name, const AttentionArgs& args)
+      : BoundOp(std::move(name)), device_(device), args_(args) {
+    device.reserve_scratch(2 * args.value_dim * 4);
+  }
+
+  void run(const StepView& step) override {
+    for (int64_t position : step.positions) {
+      device_.counters().state_bytes_read += (position + 1) * bytes_per_position(args_);
+    }
+    device_.pool().parallel_for(step.rows * args_.heads, [&](int64_t i, int thread) {
+      float* scratch = reinterpret_cast<float*>(device_.scratch(thread));
+      reference::attention_row(args_, step, i / args_.heads, i % args_.heads, scratch);
+    });
+  }
+
+  Cost cost(int32_t rows, int64_t position) const override { return attention_cost(args_, rows, position); }
+
+ private:
+  CpuDevice& device_;
+  AttentionArgs args_;
+};
+
+// Consecutive rows of a span whose pieces have the same size.
+struct Block {
+  const SpanView* span;
+  int64_t row;
+  int64_t rows;
+  int64_t position;
+  int64_t piece;
+  bool split;  // its pieces are computed side by side
+
+  int64_t positions() const { return position + rows; }
+  int64_t pieces() const { return (positions() - 1) / piece + 1; }
+};
+
+// A unit of work is a block of rows times a group of heads of one KV head. Usually a unit is one task, which merges its
+// pieces as it goes. A unit that would keep the others waiting (one long sequence, few heads) is split into a task per
+// piece; those leave their results in a buffer for a second loop that merges them. The buffer holds a bounded number of
+// pieces, so split units may take several waves. It lies in thread 0's scratch behind that thread's own part: no other
+// op runs between the two loops, and all layers share it.
+class Attention final : public BoundOp {
+ public:
+  Attention(CpuDevice& device, std::string name, const AttentionArgs& args)
+      : BoundOp(std::move(name)),
+        device_(device),
+        args_(args),
+        kernel_(kernel_of(device.kernels())),
+        shared_(shares_rows(args)),
+        q_per_kv_(args.heads / args.kv_heads) {
+    const int64_t groups = (q_per_kv_ + kAttentionQueries - 1) / kAttentionQueries;
+    most_heads_ = (q_per_kv_ + groups - 1) / groups;
+    block_rows_ = std::min<int64_t>(std::max<int64_t>(1, kAttentionQueries / most_heads_), args.max_rows);
+    queries_ = (block_rows_ * most_heads_ + 3) / 4 * 4;
+    key_width_ = padded16(args.key_dim);
+    value_width_ = padded16(args.value_dim);
+    piece_stride_ = queries_ * (value_width_ + 16);
+    wave_pieces_ = std::max<int64_t>(kMaxPieces, 4 * device.threads());
+    blocks_.resize(static_cast<size_t>(args.max_rows));
+    wave_.resize(static_cast<size_t>(wave_pieces_));
+    wave_units_.resize(static_cast<size_t>(wave_pieces_));
+    task_floats_ = carve(nullptr, nullptr);
+    device.reserve_scratch((task_floats_ + wave_pieces_ * piece_stride_) * 4);
+  }
+
+  void run(const StepView& step) override {
+    assert(step.rows <= args_.max_rows);
+    plan(step);
+    // Longest first: the later blocks of a span see more positions.
+    device_.pool().parallel_for(block_count_ * units_per_block(), [&](int64_t i, int thread) {
+      const int64_t unit = block_count_ * units_per_block() - 1 - i;
+      const Block& block = blocks_[static_cast<size_t>(unit / units_per_block())];
+      if (!block.split) kernel_.pieces(task(step, unit, 0, block.pieces(), thread));
+    });
+    if (split_count_ > 0) run_split(step);
+  }
+
+  Cost cost(int32_t rows, int64_t position) const override { return attention_cost(args_, rows, position); }
+
+ private:
+  struct PieceOfUnit {
+    int64_t unit;
+    int64_t piece;
+  };
+  struct UnitInWave {
+    int64_t unit;
+    int64_t first;  // entry of its first piece
+  };
+
+  int64_t head_groups() const { return (q_per_kv_ + group_heads_ - 1) / group_heads_; }
+  int64_t units_per_block() const { return args_.kv_heads * head_groups(); }
+
+  // Cuts spans into blocks, and decides about heads per unit and about splitting.
+  void plan(const StepView& step) {
+    block_count_ = 0;
+    int64_t pieces = 0;
+    int64_t work = 0;
+    for (const SpanView& span : step.spans) {
+      for (int64_t r = 0; r < span.rows;) {
+        Block block{&span, span.first_row + r, 0, span.first_position + r, attention_piece(span.first_position + r),
+                    false};
+        while (r < span.rows && block.rows < block_rows_ &&
+               attention_piece(block.position + block.rows) == block.piece) {
+          ++block.rows;
+          ++r;
+        }
+        pieces += block.pieces();
+        work += block.rows * block.positions();
+        device_.counters().state_bytes_read += block.positions() * bytes_per_position(args_);
+        blocks_[static_cast<size_t>(block_count_++)] = block;
+      }
+    }
+    // Fewer heads per unit only where there is too little else to share out: each unit widens the keys for itself.
+    group_heads_ = most_heads_;
+    while (group_heads_ > 4 && pieces * units_per_block() < 2 * device_.threads())
+      group_heads_ = (group_heads_ + 1) / 2;
+    split_count_ = 0;
+    for (int64_t b = 0; b < block_count_; ++b) {
+      Block& block = blocks_[static_cast<size_t>(b)];
+      block.split = device_.threads() > 1 && block.pieces() > 1 &&
+                    block.rows * block.positions() * 4 * device_.threads() > work * units_per_block();
+      split_count_ += block.split;
+    }
+  }
+
+  void run_split(const StepView& step) {
+    int64_t entries = 0;
+    int64_t units = 0;
+    for (int64_t b = 0; b < block_count_; ++b) {
+      const Block& block = blocks_[static_cast<size_t>(b)];
+      if (!block.split) continue;
+      for (int64_t u = 0; u < units_per_block(); ++u) {
+        if (entries + block.pieces() > wave_pieces_) {
+          run_wave(step, entries, units);
+          entries = units = 0;
+        }
+        const int64_t unit = b * units_per_block() + u;
+        wave_units_[static_cast<size_t>(units++)] = {unit, entries};
+        for (int64_t piece = 0; piece < block.pieces(); ++piece) wave_[static_cast<size_t>(entries++)] = {unit, piece};
+      }
+    }
+    run_wave(step, entries, units);
+  }
+
+  void run_wave(const StepView& step, int64_t entries, int64_t units) {
+    float* partials = reinterpret_cast<float*>(device_.scratch(0)) + task_floats_;
+    device_.pool().parallel_for(entries, [&](int64_t i, int thread) {
+      const PieceOfUnit& entry = wave_[static_cast<size_t>(i)];
+      AttentionTask piece = task(step, entry.unit, entry.piece, entry.piece + 1, thread);
+      piece.partial = partials + i * piece_stride_;
+      kernel_.pieces(piece);
+    });
+    const int64_t parts = (queries_ + kMergeQueries - 1) / kMergeQueries;
+    device_.pool().parallel_for(units * parts, [&](int64_t i, int thread) {
+      const UnitInWave& unit = wave_units_[static_cast<size_t>(i / parts)];
+      const AttentionTask whole = task(step, unit.unit, 0, 0, thread);
+      const int64_t first = i % parts * kMergeQueries;
+      const int64_t end = std::min(first + kMergeQueries, whole.rows * whole.heads);
+      if (first < end) kernel_.merge(whole, partials + unit.first * piece_stride_, piece_stride_, first, end);
+    });
+  }
+
+  AttentionTask task(const StepView& step, int64_t unit, int64_t first_piece, int64_t end_piece, int thread) {
+    const Block& block = blocks_[static_cast<size_t>(unit / units_per_block())];
+    const int64_t kv_head = unit % units_per_block() / head_groups();
+    const int64_t in_kv_head = unit % head_groups() * group_heads_;
+    const auto key_group = static_cast<size_t>(args_.key.group);
+    const auto value_group = static_cast<size_t>(args_.value.group);
+    AttentionTask t{.args = &args_,
+                    .key_pool = step.page_pools[key_group],
+                    .value_pool = step.page_pools[value_group],
+                    .key_pages = block.span->pages[key_group].data(),
+                    .value_pages = block.span->pages[value_group].data(),
+                    .row = block.row,
+                    .rows = block.rows,
+                    .position = block.position,
+                    .piece = block.piece,
+                    .head = kv_head * q_per_kv_ + in_kv_head,
+                    .heads = std::min(group_heads_, q_per_kv_ - in_kv_head),
+                    .shared = shared_,
+                    .first_piece = first_piece,
+                    .end_piece = end_piece,
+                    .partial = nullptr,
+                    .scratch = {}};
+    carve(reinterpret_cast<float*>(device_.scratch(thread)), &t.scratch);
+    return t;
+  }
+
+  // Lays a task's buffers out from `base`; returns the floats they take. Every part is a multiple of 64 bytes.
+  int64_t carve(float* base, AttentionScratch* scratch) const {
+    int64_t used = 0;
+    const auto take = [&](int64_t floats) { return std::exchange(used, used + padded16(floats)); };
+    const int64_t q = take(queries_ * key_width_);
+    const int64_t scores = take(queries_ * kAttentionTile);
+    const int64_t acc = take(2 * queries_ * value_width_);
+    const int64_t max_sum = take(4 * queries_);
+    const int64_t scale = take(queries_);
+    const int64_t present = take(2 * queries_);
+    const int64_t keys = take(kAttentionTile * key_width_);
+    const int64_t values = shared_ ? keys : take(kAttentionTile * value_width_);
+    if (scratch) {
+      *scratch = {.q = base + q,
+                  .scores = base + scores,
+                  .acc = base + acc,
+                  .max_sum = base + max_sum,
+                  .scale = base + scale,
+                  .present = reinterpret_cast<int64_t*>(base + present),
+                  .keys = base + keys,
+                  .values = base + values};
+    }
+    return used;
+  }
+
+  CpuDevice& device_;
+  AttentionArgs args_;
+  AttentionKernel kernel_;
+  bool shared_;
+  int64_t q_per_kv_;
+  int64_t most_heads_;  // of a unit
+  int64_t block_rows_;
+  int64_t queries_;  // most of a unit, padded
+  int64_t key_width_;
+  int64_t value_width_;
+  int64_t piece_stride_;  // floats
+  int64_t wave_pieces_;
+  int64_t task_floats_;
+  // The plan of a step.
+  int64_t group_heads_ = 1;  // heads of a unit
+  int64_t block_count_ = 0;
+  int64_t split_count_ = 0;
+  std::vector<Block> blocks_;
+  std::vector<PieceOfUnit> wave_;
+  std::vector<UnitInWave> wave_units_;
+};
+
+void check_field(const std::string& name, const char* what, const PageField& field, int64_t elements,
+                 StateDtype dtype) {
+  if (field.group < 0 || field.group >= kMaxPageGroups) fail(name, ": ", what, ": no page group ", field.group);
+  if (elements * state_dtype_bytes(dtype) > field.row_bytes) {
+    fail(name, ": ", what, ": a page row of ", field.row_bytes, " bytes is too short for ", elements, " elements");
+  }
+}
+
+}  // namespace
+
+std::unique_ptr<BoundOp> bind_attention(CpuDevice& device, std::string name, const AttentionArgs& args) {
+  if (args.kv_heads <= 0 || args.heads <= 0 || args.heads % args.kv_heads != 0) {
+    fail(name, ": expected heads to be a multiple of KV heads, found ", args.heads, " and ", args.kv_heads);
+  }
+  if (args.key_dim <= 0 || args.value_dim <= 0) {
+    fail(name, ": expected positive head dimensions, found ", args.key_dim, " and ", args.value_dim);
+  }
+  if (args.max_rows <= 0) fail(name, ": expected room for at least one row, found ", args.max_rows);
+  check_field(name, "keys", args.key, args.kv_heads * args.key_dim, args.dtype);
+  check_field(name, "values", args.value, (args.kv_heads - 1) * args.value_head_stride + args.value_dim, args.dtype);
+  assert(args.q && args.out);
+  if (device.kernels() == KernelSet::kReference) {
+    return std::make_unique<ReferenceAttention>(device, std::move(name), args);
+  }
+  return std::make_unique<Attention>(device, std::move(name), args);
+}
+
+}  // namespace weir

@@ -1,0 +1,101 @@
+// What the kernel sets of the delta rule share: the work item, its scratch and where its state lies. Internal to the
+// folder. Everything is static, so that no instruction set's code serves another.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "ops/delta_rule/delta_rule.h"
+
+namespace weir {
+
+// Computes all rows of `span` for `head`. `memory`: delta_rule_scratch_floats() floats, 64-byte aligned.
+using DeltaRuleHead = void (*)(const DeltaRuleArgs& args, const StepView& step, const SpanView& span, int64_t head,
+                               float* memory);
+
+namespace reference {
+void delta_rule_head(const DeltaRuleArgs& args, const StepView& step, const SpanView& span, int64_t head,
+                     float* memory);
+}
+namespace avx2 {
+void delta_rule_head(const DeltaRuleArgs& args, const StepView& step, const SpanView& span, int64_t head,
+                     float* memory);
+}
+namespace avx512 {
+void delta_rule_head(const DeltaRuleArgs& args, const StepView& step, const SpanView& span, int64_t head,
+                     float* memory);
+}
+
+// One head's working copy of the current chunk. Rows are padded with zeros to multiples of 16 floats, the state is not.
+struct DeltaRuleScratch {
+  int64_t key_pad;    // floats between rows of keys
+  int64_t value_pad;  // floats between rows of values
+  float* k;           // [16, key_pad] k' of the chunk's rows
+  float* decay;       // [16, key_pad] G
+  float* u;           // [16, value_pad]
+  float* kq;          // [32, key_pad] this span's n rows of the chunk: kd of all, then qd of all
+  float* product;     // [32, value_pad] P of the n rows, then O
+  float* pair;        // [32, 16] -L of the n rows, then A
+  float* carry;       // [16, key_pad] w of the finished chunk
+  float* keep;        // [key_pad] e^(G_15) of the finished chunk
+  float* state;       // [key_dim, value_dim]
+};
+
+static inline int64_t delta_rule_pad(int64_t n) { return (n + 15) / 16 * 16; }
+
+static inline int64_t delta_rule_scratch_floats(int64_t key_dim, int64_t value_dim) {
+  const int64_t keys = delta_rule_pad(key_dim), values = delta_rule_pad(value_dim);
+  return (16 + 16 + 32 + 16 + 1) * keys + (16 + 32) * values + 32 * 16 + delta_rule_pad(key_dim * value_dim);
+}
+
+static inline DeltaRuleScratch delta_rule_scratch(const DeltaRuleArgs& args, float* memory) {
+  DeltaRuleScratch s;
+  s.key_pad = delta_rule_pad(args.key_dim);
+  s.value_pad = delta_rule_pad(args.value_dim);
+  s.k = memory;
+  s.decay = s.k + 16 * s.key_pad;
+  s.kq = s.decay + 16 * s.key_pad;
+  s.carry = s.kq + 32 * s.key_pad;
+  s.keep = s.carry + 16 * s.key_pad;
+  s.u = s.keep + s.key_pad;
+  s.product = s.u + 16 * s.value_pad;
+  s.pair = s.product + 32 * s.value_pad;
+  s.state = s.pair + 32 * 16;
+  return s;
+}
+
+// One head's parts of a journal row; null where the chunk has no page.
+struct JournalRow {
+  float* k = nullptr;
+  float* decay = nullptr;
+  float* u = nullptr;
+};
+
+static inline JournalRow journal_row(const DeltaRuleArgs& args, const StepView& step, const SpanView& span,
+                                     int64_t head, int64_t position) {
+  const PageId page = span.pages[args.journal.group][static_cast<size_t>(position / kPagePositions)];
+  if (page == kNoPage) return {};
+  std::byte* block = step.page_pools[static_cast<size_t>(args.journal.group)].base +
+                     static_cast<int64_t>(page) * step.page_pools[static_cast<size_t>(args.journal.group)].block_bytes;
+  float* row =
+      reinterpret_cast<float*>(block + args.journal.offset + position % kPagePositions * args.journal.row_bytes);
+  return {row + head * args.key_dim, row + (args.heads + head) * args.key_dim,
+          row + 2 * args.heads * args.key_dim + head * args.value_dim};
+}
+
+// One head's [key_dim, value_dim] in an anchor.
+static inline float* anchor_state(const DeltaRuleArgs& args, const StepView& step, SlotId slot, int64_t head) {
+  std::byte* block = step.anchor_pool.base + static_cast<int64_t>(slot) * step.anchor_pool.block_bytes;
+  return reinterpret_cast<float*>(block + args.state.offset) + head * args.key_dim * args.value_dim;
+}
+
+// Where the anchor at `position` is to be stored; null if nobody wants it.
+static inline float* anchor_target(const DeltaRuleArgs& args, const StepView& step, const SpanView& span, int64_t head,
+                                   int64_t position) {
+  for (const AnchorWrite& write : span.anchor_writes) {
+    if (write.position == position) return anchor_state(args, step, write.slot, head);
+  }
+  return nullptr;
+}
+
+}  // namespace weir

@@ -1,0 +1,223 @@
+// Sequences with pages and anchors around a bound delta rule, for its test and bench: what state/ and engine/ do in the
+// engine, with every block filled with NaN until an op writes it.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <random>
+#include <vector>
+
+#include "ops/delta_rule/delta_rule.h"
+
+namespace weir::test {
+
+struct Shape {
+  DecayKind decay = DecayKind::kBounded;
+  int64_t heads = 1;
+  int64_t key_dim = 8;
+  int64_t value_dim = 8;
+};
+
+// The rows of one sequence, [row][head][dim].
+struct Rows {
+  std::vector<float> q, k, v, g, beta;
+  int64_t count = 0;
+};
+
+enum class Gates { kMild, kHard, kZero, kMixed };
+
+// q and k of unit length per head (q scaled by key_dim^-0.5), as the layers deliver them.
+inline Rows random_rows(const Shape& shape, int64_t count, Gates gates, uint64_t seed) {
+  std::mt19937_64 random(seed);
+  std::normal_distribution<float> normal;
+  std::uniform_real_distribution<float> uniform(0.f, 1.f);
+  Rows rows;
+  rows.count = count;
+  const float hardest = shape.decay == DecayKind::kBounded ? -5.f : -100.f;
+  for (int64_t r = 0; r < count * shape.heads; ++r) {
+    for (std::vector<float>* out : {&rows.q, &rows.k}) {
+      std::vector<float> x(static_cast<size_t>(shape.key_dim));
+      double sum = 1e-6;
+      for (float& value : x) {
+        value = normal(random);
+        sum += double{value} * value;
+      }
+      const double scale = 1 / std::sqrt(sum) / (out == &rows.q ? std::sqrt(double(shape.key_dim)) : 1.);
+      for (float value : x) out->push_back(static_cast<float>(value * scale));
+    }
+    for (int64_t v = 0; v < shape.value_dim; ++v) rows.v.push_back(normal(random));
+    for (int64_t d = 0; d < shape.key_dim; ++d) {
+      float g = 0.f;
+      if (gates == Gates::kMild) g = -0.3f * uniform(random);
+      if (gates == Gates::kHard) g = hardest * (d % 3 == 0 ? 1.f : 0.98f + 0.02f * uniform(random));
+      if (gates == Gates::kMixed) g = d % 3 == 0 ? 0.f : (d % 3 == 1 ? hardest : -uniform(random));
+      rows.g.push_back(g);
+    }
+    rows.beta.push_back(0.02f + 0.97f * uniform(random));
+  }
+  return rows;
+}
+
+// Which anchors a step writes.
+enum class Anchors { kLast, kAll };
+
+class World {
+ public:
+  World(CpuDevice& device, const Shape& shape, int64_t sequences, int64_t rows_each, int64_t rows_a_step)
+      : shape_(shape),
+        chunks_((rows_each + 15) / 16 + 1),
+        sequences_(static_cast<size_t>(sequences)),
+        key_stride_(shape.heads * shape.key_dim + 3),
+        value_stride_(shape.heads * shape.value_dim + 5),
+        q_(stride_rows(rows_a_step, key_stride_)),
+        k_(q_.size()),
+        g_(q_.size()),
+        v_(stride_rows(rows_a_step, value_stride_)),
+        out_(v_.size()),
+        beta_(stride_rows(rows_a_step, shape.heads + 1)) {
+    const int64_t row_bytes = delta_rule_journal_row_bytes(shape.heads, shape.key_dim, shape.value_dim);
+    const int64_t anchor_bytes = delta_rule_anchor_bytes(shape.heads, shape.key_dim, shape.value_dim);
+    page_bytes_ = 16 * row_bytes + 64;
+    block_bytes_ = 64 + (anchor_bytes + 63) / 64 * 64;
+    pages_ = Mapping(sequences * chunks_ * page_bytes_);
+    anchors_ = Mapping(sequences * chunks_ * block_bytes_);
+    std::memset(pages_.data(), 0xff, static_cast<size_t>(pages_.bytes()));
+    std::memset(anchors_.data(), 0xff, static_cast<size_t>(anchors_.bytes()));
+    for (int64_t s = 0; s < sequences; ++s) {
+      Sequence& sequence = sequences_[static_cast<size_t>(s)];
+      for (int64_t c = 0; c < chunks_; ++c) sequence.pages.push_back(PageId(static_cast<uint32_t>(s * chunks_ + c)));
+    }
+    DeltaRuleArgs args{.decay = shape.decay,
+                       .heads = shape.heads,
+                       .key_dim = shape.key_dim,
+                       .value_dim = shape.value_dim,
+                       .journal = {.group = 1, .offset = 64, .row_bytes = row_bytes},
+                       .state = {.offset = 64, .bytes = anchor_bytes},
+                       .q = q_.data(),
+                       .q_stride = key_stride_,
+                       .k = k_.data(),
+                       .k_stride = key_stride_,
+                       .v = v_.data(),
+                       .v_stride = value_stride_,
+                       .g = g_.data(),
+                       .g_stride = key_stride_,
+                       .beta = beta_.data(),
+                       .beta_stride = shape.heads + 1,
+                       .out = out_.data(),
+                       .out_stride = value_stride_};
+    op_ = bind_delta_rule(device, "test.delta_rule", args);
+  }
+
+  struct Sequence {
+    Rows rows;
+    int64_t position = 0;
+    std::vector<PageId> pages;
+    SlotId anchor = kZeroAnchor;
+    int64_t anchor_position = 0;
+    std::vector<float> out;  // [position, heads, value_dim] so far
+  };
+  Sequence& sequence(int64_t s) { return sequences_[static_cast<size_t>(s)]; }
+  BoundOp& op() { return *op_; }
+
+  // Anchor of sequence s at a multiple of 16 above 0: one slot each.
+  SlotId slot(int64_t s, int64_t position) const { return SlotId(static_cast<uint32_t>(s * chunks_ + position / 16)); }
+  float* anchor(int64_t s, int64_t position) {
+    return reinterpret_cast<float*>(anchors_.data() + static_cast<int64_t>(slot(s, position)) * block_bytes_ + 64);
+  }
+  const Mapping& pages() const { return pages_; }
+  const Mapping& anchors() const { return anchors_; }
+  std::byte* page(int64_t s, int64_t chunk) { return pages_.data() + (s * chunks_ + chunk) * page_bytes_; }
+  int64_t page_bytes() const { return page_bytes_; }
+  int64_t anchor_floats() const { return shape_.heads * shape_.key_dim * shape_.value_dim; }
+
+  // Stages and runs the next counts[s] rows of each sequence. Chunks that are complete after the step and were not
+  // begun before it get no page if `drop_pages`.
+  void step(const std::vector<int64_t>& counts, Anchors which, bool drop_pages = false) {
+    stage(counts, which, drop_pages);
+    op_->run(view_);
+    int64_t row = 0;
+    for (size_t s = 0; s < sequences_.size(); ++s) {
+      Sequence& sequence = sequences_[s];
+      for (int64_t r = 0; r < counts[s]; ++r, ++row) {
+        const float* out = out_.data() + row * value_stride_;
+        sequence.out.insert(sequence.out.end(), out, out + shape_.heads * shape_.value_dim);
+      }
+      sequence.position += counts[s];
+      if (!writes_[s].empty()) {
+        sequence.anchor = writes_[s].back().slot;
+        sequence.anchor_position = writes_[s].back().position;
+      }
+    }
+  }
+
+  // Builds the step without running it (a bench runs the same step again and again).
+  const StepView& stage(const std::vector<int64_t>& counts, Anchors which, bool drop_pages = false) {
+    spans_.clear();
+    row_spans_.clear();
+    tables_.assign(sequences_.size(), {});
+    writes_.assign(sequences_.size(), {});
+    int32_t row = 0;
+    for (size_t s = 0; s < sequences_.size(); ++s) {
+      if (counts[s] == 0) continue;
+      Sequence& sequence = sequences_[s];
+      SpanView span{.first_row = row, .rows = static_cast<int32_t>(counts[s]), .first_position = sequence.position};
+      tables_[s] = sequence.pages;
+      for (int64_t c = sequence.position / 16 + 1; drop_pages && c < span.last_position() / 16; ++c) {
+        tables_[s][static_cast<size_t>(c)] = kNoPage;
+      }
+      span.pages[1] = tables_[s];
+      span.anchor = sequence.anchor;
+      span.anchor_position = sequence.anchor_position;
+      const int64_t last = span.last_position() / 16 * 16;
+      for (int64_t p = which == Anchors::kAll ? sequence.anchor_position + 16 : last; p <= last; p += 16) {
+        if (p > sequence.anchor_position) writes_[s].push_back({p, slot(static_cast<int64_t>(s), p)});
+      }
+      span.anchor_writes = writes_[s];
+      for (int64_t r = 0; r < counts[s]; ++r, ++row) {
+        copy_row(sequence.rows.q, sequence.position + r, shape_.heads * shape_.key_dim, &q_[index(row, key_stride_)]);
+        copy_row(sequence.rows.k, sequence.position + r, shape_.heads * shape_.key_dim, &k_[index(row, key_stride_)]);
+        copy_row(sequence.rows.g, sequence.position + r, shape_.heads * shape_.key_dim, &g_[index(row, key_stride_)]);
+        copy_row(sequence.rows.v, sequence.position + r, shape_.heads * shape_.value_dim,
+                 &v_[index(row, value_stride_)]);
+        copy_row(sequence.rows.beta, sequence.position + r, shape_.heads, &beta_[index(row, shape_.heads + 1)]);
+        row_spans_.push_back(static_cast<int32_t>(spans_.size()));
+      }
+      spans_.push_back(span);
+    }
+    pools_[1] = {pages_.data(), page_bytes_};
+    view_ = StepView{.rows = row,
+                     .spans = spans_,
+                     .row_spans = row_spans_,
+                     .page_pools = pools_,
+                     .anchor_pool = {anchors_.data(), block_bytes_}};
+    return view_;
+  }
+
+ private:
+  static size_t stride_rows(int64_t rows, int64_t stride) { return static_cast<size_t>(rows * stride); }
+  static size_t index(int64_t row, int64_t stride) { return static_cast<size_t>(row * stride); }
+  static void copy_row(const std::vector<float>& rows, int64_t row, int64_t width, float* out) {
+    std::copy_n(rows.data() + row * width, width, out);
+  }
+
+  Shape shape_;
+  int64_t chunks_;
+  std::vector<Sequence> sequences_;
+  int64_t key_stride_, value_stride_;
+  std::vector<float> q_, k_, g_, v_, out_, beta_;
+  int64_t page_bytes_ = 0, block_bytes_ = 0;
+  Mapping pages_, anchors_;
+  std::vector<SpanView> spans_;
+  std::vector<int32_t> row_spans_;
+  std::vector<std::vector<PageId>> tables_;
+  std::vector<std::vector<AnchorWrite>> writes_;
+  PoolView pools_[2];
+  StepView view_;
+  std::unique_ptr<BoundOp> op_;
+};
+
+}  // namespace weir::test

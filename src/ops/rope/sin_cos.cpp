@@ -1,0 +1,68 @@
+#include <bit>
+#include <cstdint>
+#include <limits>
+
+#include "base/math.h"
+#include "ops/rope/rope.h"
+
+namespace weir {
+namespace {
+
+// pi/2 in three parts. The first two have 29 significant bits, so that their product with a quotient of 24 bits is
+// exact in double; the third has 53.
+constexpr double kHalfPi1 = 0x1.921fb54p+0;
+constexpr double kHalfPi2 = 0x1.10b4611p-30;
+constexpr double kHalfPi3 = 0x1.4c4c6628b80dcp-59;
+constexpr double kTwoOverPi = 0x1.45f306dc9c883p-1;
+
+// Taylor series on |r| <= pi/4: the first term left out is below 5e-17 of the result.
+double sin_near(double r) {
+  const double z = r * r;
+  double p = -1. / 1307674368000.;
+  p = p * z + 1. / 6227020800.;
+  p = p * z - 1. / 39916800.;
+  p = p * z + 1. / 362880.;
+  p = p * z - 1. / 5040.;
+  p = p * z + 1. / 120.;
+  p = p * z - 1. / 6.;
+  return r + r * (z * p);
+}
+
+double cos_near(double r) {
+  const double z = r * r;
+  double p = 1. / 20922789888000.;
+  p = p * z - 1. / 87178291200.;
+  p = p * z + 1. / 479001600.;
+  p = p * z - 1. / 3628800.;
+  p = p * z + 1. / 40320.;
+  p = p * z - 1. / 720.;
+  p = p * z + 1. / 24.;
+  return 1. - z * (0.5 - z * p);
+}
+
+}  // namespace
+
+SinCos sin_cos(float angle) {
+  constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+  if (!(math::abs(angle) <= 0x1p24f)) return {kNan, kNan};
+  const double x = angle;
+  const double magic = 0x1.8p52;  // adding it rounds to the nearest integer, which then lies in the low mantissa bits
+  const double shifted = x * kTwoOverPi + magic;
+  const double quotient = shifted - magic;
+  // Of the three steps only the last two round, and not when the result is small: the error is relative to r.
+  const double r = ((x - quotient * kHalfPi1) - quotient * kHalfPi2) - quotient * kHalfPi3;
+  const float s = static_cast<float>(sin_near(r));
+  const float c = static_cast<float>(cos_near(r));
+  switch (std::bit_cast<uint64_t>(shifted) & 3) {
+    case 0:
+      return {s, c};
+    case 1:
+      return {c, -s};
+    case 2:
+      return {-s, -c};
+    default:
+      return {-c, s};
+  }
+}
+
+}  // namespace weir

@@ -1,0 +1,119 @@
+#include "ops/router/router.h"
+#include "ops/simd/lanes.h"
+
+namespace weir::WEIR_ISA {
+namespace {
+
+// Choice values as integers in the same order. NaN is below -inf; experts that cannot be chosen (any more) are below NaN.
+constexpr int32_t kGone = INT32_MIN;
+constexpr int32_t kNan = INT32_MIN + 1;
+
+inline int32_t key_of(float value) {
+  const int32_t bits = __builtin_bit_cast(int32_t, value);
+  return value != value ? kNan : bits ^ ((bits >> 31) & 0x7fffffff);
+}
+
+inline float value_of(int32_t key) {
+  return key == kNan ? __builtin_nanf("") : __builtin_bit_cast(float, key ^ ((key >> 31) & 0x7fffffff));
+}
+
+struct Row {
+  int64_t padded = 0;       // experts, to a multiple of 16
+  float* scores = nullptr;  // [padded]
+  int32_t* keys = nullptr;  // [padded]
+  int32_t* groups = nullptr;  // [groups], at most [padded]
+  int32_t* tops = nullptr;    // [padded / 16]: the largest key of each 16
+};
+
+inline int32_t max_of_16(const int32_t* keys) {
+  int32_t top = keys[0];
+  for (int i = 1; i < 16; ++i) top = keys[i] > top ? keys[i] : top;
+  return top;
+}
+
+void score(const RouterArgs& args, const float* logits, const Row& row) {
+  for (int64_t e = 0; e < args.experts; e += 16) {
+    const int64_t n = args.experts - e < 16 ? args.experts - e : 16;
+    const V16 s = math::sigmoid(load16_first(logits + e, n));
+    float choice[16];
+    store16(choice, s + load16_first(args.bias + e, n));
+    store16(row.scores + e, s);
+    for (int i = 0; i < 16; ++i) row.keys[e + i] = key_of(choice[i]);
+  }
+  for (int64_t e = args.experts; e < row.padded; ++e) row.keys[e] = kGone;
+}
+
+// The sum of the two largest values of a group.
+int32_t group_key(const int32_t* keys, int64_t members) {
+  int32_t first = keys[0];
+  int32_t second = kGone;
+  for (int64_t i = 1; i < members; ++i) {
+    const int32_t lower = keys[i] < first ? keys[i] : first;
+    first = keys[i] > first ? keys[i] : first;
+    second = lower > second ? lower : second;
+  }
+  return members == 1 ? first : key_of(value_of(first) + value_of(second));
+}
+
+// Leaves the keys of the topk_group best groups.
+void drop_groups(const RouterArgs& args, const Row& row) {
+  const int64_t members = args.experts / args.groups;
+  int32_t* groups = row.groups;
+  for (int64_t g = 0; g < args.groups; ++g) groups[g] = group_key(row.keys + g * members, members);
+  for (int64_t n = 0; n < args.topk_group; ++n) {
+    int64_t best = 0;
+    for (int64_t g = 1; g < args.groups; ++g) best = groups[g] > groups[best] ? g : best;
+    groups[best] = kGone;
+  }
+  for (int64_t g = 0; g < args.groups; ++g) {
+    if (groups[g] == kGone) continue;
+    for (int64_t i = 0; i < members; ++i) row.keys[g * members + i] = kGone;
+  }
+}
+
+// The largest keys, ties to the lowest id: the largest of each 16 first, so that a choice looks at few of them.
+void choose(const RouterArgs& args, const Row& row, int32_t* ids) {
+  const int64_t blocks = row.padded / 16;
+  for (int64_t b = 0; b < blocks; ++b) row.tops[b] = max_of_16(row.keys + b * 16);
+  for (int64_t k = 0; k < args.top_k; ++k) {
+    int32_t top = row.tops[0];
+    for (int64_t b = 1; b < blocks; ++b) top = row.tops[b] > top ? row.tops[b] : top;
+    int64_t block = 0;
+    while (row.tops[block] != top) ++block;
+    int32_t* keys = row.keys + block * 16;
+    int64_t lane = 0;
+    while (keys[lane] != top) ++lane;
+    keys[lane] = kGone;
+    row.tops[block] = max_of_16(keys);
+    const int32_t id = static_cast<int32_t>(block * 16 + lane);
+    int64_t slot = k;
+    for (; slot > 0 && ids[slot - 1] > id; --slot) ids[slot] = ids[slot - 1];
+    ids[slot] = id;
+  }
+}
+
+}  // namespace
+
+void route_row(const RouterArgs& args, int64_t index, std::byte* scratch) {
+  Row row;
+  row.padded = (args.experts + 15) / 16 * 16;
+  row.scores = reinterpret_cast<float*>(scratch);
+  row.keys = reinterpret_cast<int32_t*>(row.scores + row.padded);
+  row.groups = row.keys + row.padded;
+  row.tops = row.groups + row.padded;
+  score(args, args.logits + index * args.logits_stride, row);
+  if (args.groups > 1 && args.topk_group < args.groups) drop_groups(args, row);
+
+  int32_t* ids = args.ids + index * args.top_k;
+  float* weights = args.weights + index * args.top_k;
+  choose(args, row, ids);
+  float sum = 0;
+  for (int64_t k = 0; k < args.top_k; ++k) sum = sum + row.scores[ids[k]];
+  const bool divide = args.renormalize && args.top_k > 1;
+  for (int64_t k = 0; k < args.top_k; ++k) {
+    const float s = row.scores[ids[k]];
+    weights[k] = (divide ? s / (sum + 1e-20f) : s) * args.scaling_factor;
+  }
+}
+
+}  // namespace weir::WEIR_ISA

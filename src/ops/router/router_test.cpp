@@ -1,0 +1,190 @@
+#include "ops/router/router.h"
+
+#include <algorithm>
+#include <boost/json.hpp>
+#include <cmath>
+#include <fstream>
+#include <limits>
+#include <sstream>
+
+#include "base/error.h"
+#include "ops/simd/kernel_test.h"
+
+namespace weir {
+namespace {
+
+constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+
+struct Routed {
+  std::vector<int32_t> ids;
+  std::vector<float> weights;
+};
+
+Routed route(KernelSet set, RouterArgs args, const std::vector<float>& logits, const std::vector<float>& bias) {
+  const int64_t rows = static_cast<int64_t>(logits.size()) / args.experts;
+  Routed out{std::vector<int32_t>(static_cast<size_t>(rows * args.top_k), -1),
+             std::vector<float>(static_cast<size_t>(rows * args.top_k))};
+  args.logits = logits.data();
+  args.logits_stride = args.experts;
+  args.bias = bias.data();
+  args.ids = out.ids.data();
+  args.weights = out.weights.data();
+  std::vector<std::byte> scratch(static_cast<size_t>(router_scratch_bytes(args.experts)));
+  for (int64_t row = 0; row < rows; ++row) router_kernel(set)(args, row, scratch.data());
+  return out;
+}
+
+class RouterKernels : public KernelTest {
+ protected:
+  void expect_equal(const RouterArgs& args, const std::vector<float>& logits, const std::vector<float>& bias) {
+    const Routed expected = route(KernelSet::kReference, args, logits, bias);
+    const Routed found = route(GetParam(), args, logits, bias);
+    EXPECT_EQ(expected.ids, found.ids);
+    EXPECT_TRUE(same_floats(expected.weights, found.weights));
+  }
+};
+INSTANTIATE_TEST_SUITE_P(, RouterKernels, kVectorSets, kernel_set_test_name);
+
+struct Shape {
+  int64_t experts, top_k, groups, topk_group;
+};
+constexpr Shape kShapes[] = {{1, 1, 1, 1},   {6, 3, 1, 1},     {16, 16, 1, 1},   {17, 5, 1, 1},    {64, 8, 8, 3},
+                             {60, 4, 5, 2},  {256, 8, 8, 4},   {896, 16, 1, 1},  {40, 40, 4, 4},   {24, 6, 24, 6},
+                             {24, 24, 2, 2}, {384, 12, 12, 5}, {48, 3, 16, 1}};
+
+TEST_P(RouterKernels, EqualTheReference) {
+  RandomFloats random(1);
+  for (const Shape& s : kShapes) {
+    for (const Values values : {Values::kPlain, Values::kWide, Values::kSpecial}) {
+      for (const bool renormalize : {true, false}) {
+        const RouterArgs args{.experts = s.experts, .top_k = s.top_k, .groups = s.groups, .topk_group = s.topk_group,
+                              .renormalize = renormalize, .scaling_factor = 2.446f};
+        expect_equal(args, random.take(s.experts * 20, values), random.take(s.experts, values));
+      }
+    }
+  }
+}
+
+TEST_P(RouterKernels, BreakTiesLikeTheReference) {
+  RandomFloats random(2);
+  for (const Shape& s : kShapes) {
+    // Few distinct values, NaN among them: ties everywhere, also between groups.
+    const float levels[] = {0.f, 1.f, -1.f, kNan, kInfinity, -kInfinity};
+    std::vector<float> logits(static_cast<size_t>(s.experts * 50)), bias(static_cast<size_t>(s.experts));
+    for (float& v : logits) v = levels[random.below(6)];
+    for (float& v : bias) v = levels[random.below(3)];
+    expect_equal({.experts = s.experts, .top_k = s.top_k, .groups = s.groups, .topk_group = s.topk_group}, logits, bias);
+  }
+}
+
+TEST_P(RouterKernels, GiveABatchTheChoiceOfItsRowsWithAnyNumberOfThreads) {
+  RandomFloats random(3);
+  for (const int64_t rows : {0, 1, 7, 130}) {
+    const int64_t experts = 64;
+    const std::vector<float> logits = random.take(rows * experts), bias = random.take(experts);
+    const RouterArgs args{.experts = experts, .top_k = 6, .groups = 4, .topk_group = 2};
+    const Routed alone = route(GetParam(), args, logits, bias);
+    for (const int threads : {1, 2}) {
+      CpuDevice device(threads, GetParam());
+      std::vector<int32_t> ids(alone.ids.size() + 1);
+      std::vector<float> weights(alone.weights.size() + 1);
+      RouterArgs bound = args;
+      bound.bias = bias.data();
+      bound.logits = rows ? logits.data() : bias.data();
+      bound.logits_stride = experts;
+      bound.ids = ids.data();
+      bound.weights = weights.data();
+      StepView step;
+      step.rows = static_cast<int32_t>(rows);
+      bind_router(device, "router", bound)->run(step);
+      ids.pop_back();
+      weights.pop_back();
+      EXPECT_EQ(alone.ids, ids);
+      EXPECT_TRUE(same_floats(alone.weights, weights));
+    }
+  }
+}
+
+std::vector<float> floats(const boost::json::value& v) {
+  std::vector<float> out;
+  for (const auto& e : v.as_array()) out.push_back(static_cast<float>(e.to_number<double>()));
+  return out;
+}
+
+TEST(RouterReference, MatchesThePublishedVectors) {
+  std::ifstream file(WEIR_FIXTURES "/kimi_k3/unit/ops.json");
+  std::stringstream text;
+  text << file.rdbuf();
+  for (const auto& entry : boost::json::parse(text.str()).at("router").as_array()) {
+    const std::vector<float> logits = floats(entry.at("logits")), bias = floats(entry.at("bias"));
+    const std::vector<float> weights = floats(entry.at("weights"));
+    std::vector<std::pair<int32_t, float>> expected;  // published in descending choice, wanted in ascending id
+    for (size_t i = 0; i < weights.size(); ++i) expected.emplace_back(entry.at("ids").at(i).to_number<int>(), weights[i]);
+    std::sort(expected.begin(), expected.end());
+    const Routed found = route(KernelSet::kReference,
+                               {.experts = static_cast<int64_t>(logits.size()), .top_k = entry.at("top_k").to_number<int>(),
+                                .scaling_factor = entry.at("scale").to_number<float>()},
+                               logits, bias);
+    ASSERT_EQ(expected.size(), found.ids.size());
+    for (size_t i = 0; i < expected.size(); ++i) {
+      EXPECT_EQ(expected[i].first, found.ids[i]) << entry.at("name");
+      EXPECT_NEAR(expected[i].second, found.weights[i], 1e-6 * std::fabs(expected[i].second)) << entry.at("name");
+    }
+  }
+}
+
+std::vector<int32_t> chosen(const RouterArgs& args, const std::vector<float>& logits) {
+  return route(KernelSet::kReference, args, logits, std::vector<float>(logits.size(), 0.f)).ids;
+}
+
+TEST(RouterReference, PrefersTheLowestIdOnTies) {
+  EXPECT_EQ(chosen({.experts = 5, .top_k = 2}, {1, 2, 2, 2, 0}), (std::vector<int32_t>{1, 2}));
+}
+
+TEST(RouterReference, CountsNanBelowEverything) {
+  EXPECT_EQ(chosen({.experts = 4, .top_k = 2}, {kNan, -kInfinity, kNan, -50.f}), (std::vector<int32_t>{1, 3}));
+  EXPECT_EQ(chosen({.experts = 4, .top_k = 3}, {kNan, kNan, kNan, -50.f}), (std::vector<int32_t>{0, 1, 3}));
+}
+
+TEST(RouterReference, RanksGroupsByTheSumOfTheirTwoBest) {
+  // Group 0 has the best expert, group 1 the best pair.
+  const RouterArgs args{.experts = 6, .top_k = 2, .groups = 2, .topk_group = 1};
+  EXPECT_EQ(chosen(args, {5, -9, -9, 2, 2, -9}), (std::vector<int32_t>{3, 4}));
+  // Equal groups: the lowest stays.
+  EXPECT_EQ(chosen(args, {1, 2, 3, 3, 2, 1}), (std::vector<int32_t>{1, 2}));
+  // A group whose score is not a number goes first.
+  EXPECT_EQ(chosen(args, {5, kNan, kNan, -8, -8, -9}), (std::vector<int32_t>{3, 4}));
+}
+
+TEST(RouterReference, RanksGroupsOfOneByTheirMember) {
+  EXPECT_EQ(chosen({.experts = 4, .top_k = 2, .groups = 4, .topk_group = 2}, {0, 3, 1, 2}), (std::vector<int32_t>{1, 3}));
+}
+
+TEST(RouterReference, ChoosesAllWhenTopKIsAll) {
+  const Routed all = route(KernelSet::kReference, {.experts = 3, .top_k = 3}, {0, 0, 0}, {5, -5, 0});
+  EXPECT_EQ(all.ids, (std::vector<int32_t>{0, 1, 2}));
+  EXPECT_FLOAT_EQ(all.weights[0] + all.weights[1] + all.weights[2], 1.f);
+}
+
+TEST(RouterOp, RefusesWhatCannotBeChosen) {
+  CpuDevice device(1, KernelSet::kReference);
+  std::vector<float> v(64);
+  std::vector<int32_t> ids(64);
+  const RouterArgs good{.experts = 16, .top_k = 4, .groups = 4, .topk_group = 1, .bias = v.data(), .logits = v.data(),
+                        .logits_stride = 16, .ids = ids.data(), .weights = v.data()};
+  EXPECT_NO_THROW(bind_router(device, "router", good));
+  const auto refused = [&](auto change) {
+    RouterArgs args = good;
+    change(args);
+    EXPECT_THROW(bind_router(device, "router", args), Error);
+  };
+  refused([](RouterArgs& a) { a.top_k = 5; });
+  refused([](RouterArgs& a) { a.groups = 3; });
+  refused([](RouterArgs& a) { a.topk_group = 5; });
+  refused([](RouterArgs& a) { a.bias = nullptr; });
+  refused([](RouterArgs& a) { a.logits_stride = 15; });
+}
+
+}  // namespace
+}  // namespace weir

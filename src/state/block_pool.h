@@ -1,0 +1,87 @@
+// Equal, reference-counted blocks of memory: pages or anchors. A block is handed out unwritten; nobody may read what
+// its owner has not written.
+#pragma once
+
+#include <cassert>
+#include <cstdint>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "base/step_view.h"
+#include "device/memory.h"
+
+namespace weir {
+
+class RawBlockPool {
+ public:
+  // `count` blocks of `block_bytes`, each starting on a memory page so that it can be write-protected.
+  RawBlockPool(int64_t block_bytes, int64_t count);
+
+  std::optional<uint32_t> acquire();  // reference count 1; nothing when all are in use
+  void retain(uint32_t id) { ++references_[id]; }
+  void release(uint32_t id);
+
+  PoolView view() const { return {memory_.data(), stride_}; }
+  int64_t count() const { return static_cast<int64_t>(references_.size()); }
+  int64_t free_count() const { return static_cast<int64_t>(free_.size()); }
+  int64_t block_bytes() const { return block_bytes_; }
+  uint32_t references(uint32_t id) const { return references_[id]; }
+
+  // Fills released blocks with NaN patterns, so that a read of a block that nobody wrote shows (tests).
+  void poison_released(bool on) { poison_ = on; }
+  // Makes a block read-only or writable again; Error when the system refuses.
+  void protect(uint32_t id, bool read_only);
+
+ private:
+  int64_t block_bytes_ = 0;
+  int64_t stride_ = 0;
+  Mapping memory_;
+  std::vector<uint32_t> references_;
+  std::vector<uint32_t> free_;  // taken from the back
+  bool poison_ = false;
+};
+
+// A counted reference to a block; copies share it.
+template <class Id>
+class BlockRef {
+ public:
+  BlockRef() = default;
+  // Takes over one reference.
+  BlockRef(RawBlockPool& pool, uint32_t id) : pool_(&pool), id_(id) {}
+  BlockRef(const BlockRef& other) : pool_(other.pool_), id_(other.id_) {
+    if (pool_ != nullptr) pool_->retain(id_);
+  }
+  BlockRef(BlockRef&& other) noexcept : pool_(std::exchange(other.pool_, nullptr)), id_(other.id_) {}
+  BlockRef& operator=(BlockRef other) noexcept {
+    std::swap(pool_, other.pool_);
+    std::swap(id_, other.id_);
+    return *this;
+  }
+  ~BlockRef() {
+    if (pool_ != nullptr) pool_->release(id_);
+  }
+
+  explicit operator bool() const { return pool_ != nullptr; }
+  Id id() const {
+    assert(pool_ != nullptr);
+    return Id{id_};
+  }
+  bool shared() const { return pool_ != nullptr && pool_->references(id_) > 1; }
+
+ private:
+  RawBlockPool* pool_ = nullptr;
+  uint32_t id_ = 0;
+};
+
+using PageRef = BlockRef<PageId>;
+using AnchorRef = BlockRef<SlotId>;
+
+template <class Id>
+std::optional<BlockRef<Id>> acquire_block(RawBlockPool& pool) {
+  const std::optional<uint32_t> id = pool.acquire();
+  if (!id) return std::nullopt;
+  return BlockRef<Id>(pool, *id);
+}
+
+}  // namespace weir

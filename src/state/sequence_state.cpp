@@ -1,0 +1,181 @@
+#include "state/sequence_state.h"
+
+#include <algorithm>
+#include <cassert>
+#include <cstring>
+
+#include "base/error.h"
+
+namespace weir {
+namespace {
+
+int64_t chunk_of(int64_t position) { return position / kPagePositions; }
+int64_t floor16(int64_t position) { return position / kPagePositions * kPagePositions; }
+
+}  // namespace
+
+StatePools::StatePools(const StateLayout& layout, const Limits& limits)
+    : anchors_(layout.anchor_bytes(), layout.anchor_bytes() > 0 ? limits.anchors : 0),
+      journal_group_(layout.group_of(Retention::kJournal)),
+      has_linear_layers_(layout.anchor_bytes() > 0) {
+  if (layout.groups().size() > kMaxPageGroups) fail("state: more than ", kMaxPageGroups, " page groups");
+  for (const StateLayout::Group& group : layout.groups()) {
+    const int64_t count = group.retention == Retention::kJournal ? limits.journal_pages : limits.pages;
+    pages_.push_back(std::make_unique<RawBlockPool>(group.page_bytes, count));
+    page_views_.push_back(pages_.back()->view());
+  }
+}
+
+SequenceState::SequenceState(StatePools& pools, int64_t anchor_spacing)
+    : pools_(pools),
+      anchor_spacing_(anchor_spacing),
+      pages_(static_cast<size_t>(pools.groups())),
+      page_ids_(static_cast<size_t>(pools.groups())) {
+  assert(anchor_spacing % kPagePositions == 0);
+}
+
+void SequenceState::set_page(int group, int64_t chunk, PageRef page) {
+  auto& refs = pages_[static_cast<size_t>(group)];
+  auto& ids = page_ids_[static_cast<size_t>(group)];
+  if (static_cast<int64_t>(refs.size()) <= chunk) {
+    refs.resize(static_cast<size_t>(chunk) + 1);
+    ids.resize(static_cast<size_t>(chunk) + 1, kNoPage);
+  }
+  ids[static_cast<size_t>(chunk)] = page ? page.id() : kNoPage;
+  refs[static_cast<size_t>(chunk)] = std::move(page);
+}
+
+// The chunk gets a page that this sequence alone may write: the one it has, a private copy of a shared one, or a new
+// one.
+bool SequenceState::take_pages(int group, int64_t chunk) {
+  RawBlockPool& pool = pools_.pages(group);
+  const auto& refs = pages_[static_cast<size_t>(group)];
+  const bool present = chunk < static_cast<int64_t>(refs.size()) && refs[static_cast<size_t>(chunk)];
+  if (present && !refs[static_cast<size_t>(chunk)].shared()) return true;
+  std::optional<PageRef> page = acquire_block<PageId>(pool);
+  if (!page) return false;
+  if (present) {
+    const PoolView view = pool.view();
+    std::memcpy(view.block(page->id()), view.block(refs[static_cast<size_t>(chunk)].id()),
+                static_cast<size_t>(pool.block_bytes()));
+  }
+  set_page(group, chunk, std::move(*page));
+  return true;
+}
+
+bool SequenceState::prepare(int32_t rows) {
+  assert(rows >= 1 && prepared_ == 0);
+  const int64_t end = length_ + rows;
+  const int64_t last_chunk = chunk_of(end - 1);
+  prepared_ = rows;
+  bool ok = true;
+  for (int group = 0; group < pools_.groups() && ok; ++group) {
+    if (group == pools_.journal_group()) {
+      // Only the chunk that a later step resumes in keeps its journal; the first one already has its page, if it is
+      // open.
+      ok = take_pages(group, last_chunk);
+      continue;
+    }
+    for (int64_t chunk = chunk_of(length_); chunk <= last_chunk && ok; ++chunk) ok = take_pages(group, chunk);
+  }
+  if (pools_.has_linear_layers() && ok) {
+    const int64_t last_boundary = floor16(end - 1);
+    for (int64_t position = anchor_position() + kPagePositions; position <= last_boundary && ok;
+         position += kPagePositions) {
+      if (position != last_boundary && !on_backbone(position)) continue;
+      std::optional<AnchorRef> slot = acquire_block<SlotId>(pools_.anchors());
+      ok = slot.has_value();
+      if (!ok) break;
+      pending_writes_.push_back({position, slot->id()});
+      pending_.push_back({position, std::move(*slot)});
+    }
+  }
+  if (!ok) abandon();
+  return ok;
+}
+
+SpanView SequenceState::span(int32_t first_row) const {
+  assert(prepared_ > 0);
+  SpanView view;
+  view.first_row = first_row;
+  view.rows = prepared_;
+  view.first_position = length_;
+  for (size_t group = 0; group < page_ids_.size(); ++group) view.pages[group] = page_ids_[group];
+  view.anchor = anchors_.empty() ? kZeroAnchor : anchors_.back().block.id();
+  view.anchor_position = anchor_position();
+  view.anchor_writes = pending_writes_;
+  return view;
+}
+
+void SequenceState::commit() {
+  assert(prepared_ > 0);
+  length_ += prepared_;
+  prepared_ = 0;
+  for (Anchor& anchor : pending_) anchors_.push_back(std::move(anchor));
+  pending_.clear();
+  pending_writes_.clear();
+}
+
+void SequenceState::abandon() {
+  prepared_ = 0;
+  pending_.clear();
+  pending_writes_.clear();
+  truncate_tables();
+}
+
+void SequenceState::truncate_tables() {
+  const size_t chunks = static_cast<size_t>((length_ + kPagePositions - 1) / kPagePositions);
+  for (size_t group = 0; group < pages_.size(); ++group) {
+    if (pages_[group].size() <= chunks) continue;
+    pages_[group].resize(chunks);
+    page_ids_[group].resize(chunks);
+  }
+}
+
+void SequenceState::drop_journal_below(int64_t chunk) {
+  const int group = pools_.journal_group();
+  if (group < 0) return;
+  const int64_t have = static_cast<int64_t>(pages_[static_cast<size_t>(group)].size());
+  for (; first_journal_chunk_ < chunk && first_journal_chunk_ < have; ++first_journal_chunk_) {
+    set_page(group, first_journal_chunk_, PageRef());
+  }
+}
+
+void SequenceState::accept(int64_t position) {
+  assert(prepared_ == 0 && position <= length_);
+  // The anchor that accepted rows resume from, and those above it, stay.
+  size_t keep = anchors_.size();
+  while (keep > 0 && anchors_[keep - 1].position > position) --keep;
+  if (keep == 0) return;
+  const int64_t newest = anchors_[keep - 1].position;
+  std::erase_if(anchors_, [&](const Anchor& a) { return a.position < newest && !on_backbone(a.position); });
+  drop_journal_below(chunk_of(newest));
+}
+
+int64_t SequenceState::rollback(int64_t position) {
+  assert(prepared_ == 0 && position >= 0);
+  if (position >= length_) return length_;
+  if (!pools_.has_linear_layers()) {
+    length_ = position;
+    truncate_tables();
+    return length_;
+  }
+  while (!anchors_.empty() && anchors_.back().position > position) anchors_.pop_back();
+  const int64_t anchor = anchor_position();
+  const auto& journal = page_ids_[static_cast<size_t>(pools_.journal_group())];
+  const auto chunk = static_cast<size_t>(chunk_of(anchor));
+  const bool journal_has_rows =
+      position - anchor <= kPagePositions && chunk < journal.size() && journal[chunk] != kNoPage;
+  length_ = journal_has_rows ? position : anchor;
+  truncate_tables();
+  first_journal_chunk_ = std::min(first_journal_chunk_, chunk_of(anchor));
+  return length_;
+}
+
+std::vector<SlotId> SequenceState::anchor_slots() const {
+  std::vector<SlotId> slots;
+  for (const Anchor& anchor : anchors_) slots.push_back(anchor.block.id());
+  return slots;
+}
+
+}  // namespace weir

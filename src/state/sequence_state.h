@@ -1,0 +1,92 @@
+// The state of one live sequence: page lists and anchors, and how they move. The rows themselves are written by ops.
+//
+// A sequence of `length` committed rows resumes from its newest anchor, at position A <= length, and the journal rows
+// [A, length), at most 16. Anchors below stay only while rows above them are not yet accepted (a rollback then finds
+// the old one still there), or on the backbone.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "state/block_pool.h"
+#include "state/state_layout.h"
+
+namespace weir {
+
+// The pools of an engine; one page pool per group of the layout.
+class StatePools {
+ public:
+  struct Limits {
+    int64_t pages = 0;          // per group with retention "forever"
+    int64_t journal_pages = 0;  // group with retention "journal"
+    int64_t anchors = 0;
+  };
+  StatePools(const StateLayout& layout, const Limits& limits);
+
+  RawBlockPool& pages(int group) { return *pages_[static_cast<size_t>(group)]; }
+  RawBlockPool& anchors() { return anchors_; }
+  int groups() const { return static_cast<int>(pages_.size()); }
+  bool has_linear_layers() const { return has_linear_layers_; }
+  int journal_group() const { return journal_group_; }
+  std::span<const PoolView> page_views() const { return page_views_; }
+
+ private:
+  std::vector<std::unique_ptr<RawBlockPool>> pages_;
+  std::vector<PoolView> page_views_;
+  RawBlockPool anchors_;
+  int journal_group_ = -1;
+  bool has_linear_layers_ = false;
+};
+
+class SequenceState {
+ public:
+  // anchor_spacing: keep the anchors at its multiples for deep rollbacks; a multiple of 16, or 0 for none.
+  SequenceState(StatePools& pools, int64_t anchor_spacing);
+
+  int64_t length() const { return length_; }
+
+  // Takes the blocks that the rows [length, length + rows) need. False, and nothing changed, when the pools are short.
+  bool prepare(int32_t rows);
+  // The prepared span; views into this object, valid until the next call that changes it.
+  SpanView span(int32_t first_row) const;
+  // The prepared rows have been computed.
+  void commit();
+  // Gives the prepared rows back without computing them.
+  void abandon();
+  // Rows below `position` will not be rolled back one by one any more: blocks kept only for that are released.
+  void accept(int64_t position);
+  // Forgets rows so that at most `position` remain and returns the new length: `position` itself where the journal
+  // still has its rows, else that of the deepest anchor below; the caller computes the rows between again.
+  int64_t rollback(int64_t position);
+
+  // Position of the anchor the next row starts from (0: none).
+  int64_t anchor_position() const { return anchors_.empty() ? 0 : anchors_.back().position; }
+  int64_t anchor_count() const { return static_cast<int64_t>(anchors_.size()); }
+  std::vector<SlotId> anchor_slots() const;
+
+ private:
+  struct Anchor {
+    int64_t position = 0;
+    AnchorRef block;
+  };
+  bool take_pages(int group, int64_t chunk);
+  bool on_backbone(int64_t position) const { return anchor_spacing_ > 0 && position % anchor_spacing_ == 0; }
+  void truncate_tables();
+  void drop_journal_below(int64_t chunk);
+  void set_page(int group, int64_t chunk, PageRef page);
+
+  StatePools& pools_;
+  int64_t anchor_spacing_ = 0;
+  int64_t length_ = 0;
+  int32_t prepared_ = 0;
+  std::vector<std::vector<PageRef>> pages_;    // by group, by chunk
+  std::vector<std::vector<PageId>> page_ids_;  // the same as plain ids, for spans
+  std::vector<Anchor> anchors_;                // ascending positions
+  std::vector<Anchor> pending_;                // to be written by the prepared span, ascending
+  std::vector<AnchorWrite> pending_writes_;
+  int64_t first_journal_chunk_ = 0;  // below it the journal table is empty
+};
+
+}  // namespace weir
