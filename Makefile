@@ -1,5 +1,6 @@
 # weir's commands. CMake and Ninja do the work; this file only knows their arguments.
-#   V=1     show every command         JOBS=N   compile with N processes (and test with N; by default two tests at a time)
+#   V=1      show every command
+#   JOBS=N   compile with N processes and test with N (default: all processors; two tests at a time)
 BUILD   ?= build
 JOBS    ?= $(shell nproc 2>/dev/null || echo 2)
 REPEAT  ?= 3
@@ -51,7 +52,8 @@ fuzz:  ## the fuzz targets, SECONDS_EACH seconds each, with the parsers' line co
 
 bench: setup $(BUILD)/build.ninja  ## build and run the benches
 	$(Q)$(NINJA) $(BUILD) benches
-	$(Q)set -e; for bench in $$(find $(BUILD) -maxdepth 1 -name '*_bench' | sort); do echo "== $${bench##*/}"; $$bench; done
+	$(Q)set -e; for bench in $$(find $(BUILD) -maxdepth 1 -name '*_bench' | sort); do \
+		echo "== $${bench##*/}"; $$bench; done
 
 format:  ## lay out all sources
 	$(Q)clang-format -i $(SOURCES)

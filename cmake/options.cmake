@@ -26,6 +26,17 @@ find_package(Boost 1.81 REQUIRED COMPONENTS json)
 find_package(CLI11 REQUIRED)
 find_package(GTest REQUIRED)
 
+# The static libraries, so that the program runs where neither is installed.
+function(weir_static_library name header library)
+  find_path(${name}_INCLUDE ${header} REQUIRED)
+  find_library(${name}_LIBRARY lib${library}.a REQUIRED)
+  add_library(${name} INTERFACE IMPORTED)
+  target_include_directories(${name} SYSTEM INTERFACE ${${name}_INCLUDE})
+  target_link_libraries(${name} INTERFACE ${${name}_LIBRARY})
+endfunction()
+weir_static_library(weir_pcre2 pcre2.h pcre2-8)       # Debian: libpcre2-dev
+weir_static_library(weir_utf8proc utf8proc.h utf8proc)  # Debian: libutf8proc-dev
+
 # GCC 12 warns about its own intrinsics (PR 105593) in the AVX-512 headers: -Wno-*uninitialized there only.
 # Instruction sets that kernels (*_cpu.cpp) are compiled for; each is chosen at start-up when the processor has it.
 set(WEIR_ISAS avx2 avx512)

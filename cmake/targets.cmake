@@ -52,6 +52,7 @@ endfunction()
 function(weir_test program file)
   add_executable(${program} ${file})
   target_link_libraries(${program} PRIVATE ${ARGN} GTest::gtest GTest::gtest_main)
+  target_include_directories(${program} PRIVATE ${CMAKE_SOURCE_DIR})  # "tests/support/..."
   target_compile_definitions(${program} PRIVATE WEIR_FIXTURES="${CMAKE_SOURCE_DIR}/tests/fixtures"
                                                 WEIR_BINARY="${CMAKE_BINARY_DIR}/weir")
   add_test(NAME ${program} COMMAND ${program})
@@ -61,6 +62,7 @@ endfunction()
 weir_folder(weir_base src/base Threads::Threads)
 weir_folder(weir_formats src/formats weir_base Boost::json)
 weir_folder(weir_device src/device weir_base)
+weir_folder(weir_text src/text weir_formats weir_pcre2 weir_utf8proc)
 
 # Ops that call another op's kernel say so here; all others stand alone.
 set(WEIR_OP_DEPS_moe weir_op_linear weir_op_activation)

@@ -315,7 +315,7 @@ TEST_P(BadCheckpoint, IsRefusedByName) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Cases, BadCheckpoint, testing::ValuesIn(bad_cases()),
-                         [](const auto& info) { return info.param.name; });
+                         [](const auto& param) { return param.param.name; });
 
 }  // namespace
 }  // namespace weir::test

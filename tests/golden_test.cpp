@@ -78,8 +78,8 @@ TEST_P(GoldenTest, GreedyTokensAfterTheLongPrompt) {
   EXPECT_EQ(generate(engine, golden_.ids(GetParam().ids_b), options).tokens, golden_.ids("prompt_b.greedy_ids"));
 }
 
-INSTANTIATE_TEST_SUITE_P(Models, GoldenTest, testing::ValuesIn(kModels), [](const auto& info) {
-  std::string name = info.param.folder;
+INSTANTIATE_TEST_SUITE_P(Models, GoldenTest, testing::ValuesIn(kModels), [](const auto& param) {
+  std::string name = param.param.folder;
   for (char& c : name) {
     if (c == '/' || c == '-') c = '_';
   }
@@ -182,14 +182,18 @@ TEST_F(K3Internals, RouterChoicesAndWeightsAtAllPositions) {
 TEST_F(K3Internals, RecurrentStateOfTheAnchorLayersAndLatentRows) {
   // After 97 rows the newest anchor is at 96: the state that the golden has after 97 is not stored as such. What an op
   // left behind per row is: q, k, g, beta, o of the golden positions.
+  int layers = 0;
   for (int32_t l : golden_.ids("kda.layers")) {
     const std::string name = concat("layers.", l, ".kda.");
     const std::string golden = concat("kda.", l, ".");
+    if (!golden_.has(golden + "q")) continue;  // details are stored for some layers
+    ++layers;
     EXPECT_LE(max_difference(tap_.outputs_.at(name + "q_norm"), golden_.floats(golden + "q")), 3e-5f) << name;
     EXPECT_LE(max_difference(tap_.outputs_.at(name + "k_norm"), golden_.floats(golden + "k")), 3e-5f) << name;
     EXPECT_LE(max_difference(tap_.outputs_.at(name + "core"), golden_.floats(golden + "o")), 3e-5f) << name;
     EXPECT_LE(max_difference(tap_.outputs_.at(name + "decay"), golden_.floats(golden + "g")), 3e-5f) << name;
   }
+  EXPECT_GE(layers, 2);
   for (int l : {3, 5, 6}) {
     EXPECT_LE(max_difference(tap_.outputs_.at(concat("layers.", l, ".mla.kv_a_norm")),
                              golden_.floats(concat("mla.", l, ".row"))),

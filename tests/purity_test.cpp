@@ -253,8 +253,8 @@ TEST_P(PurityTest, ShortPoolsRefuseAStepAndChangeNothing) {
   EXPECT_TRUE(same_bits(engine.logits(63), std::span(expected).last(static_cast<size_t>(model_->spec.vocab))));
 }
 
-INSTANTIATE_TEST_SUITE_P(Models, PurityTest, testing::ValuesIn(kFolders), [](const auto& info) {
-  std::string name = info.param;
+INSTANTIATE_TEST_SUITE_P(Models, PurityTest, testing::ValuesIn(kFolders), [](const auto& param) {
+  std::string name = param.param;
   for (char& c : name) {
     if (c == '/' || c == '-') c = '_';
   }

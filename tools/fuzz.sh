@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
 # Fuzzes the parsers of files, then reports the line coverage that the corpora reach; below 80 % fails.
-#   tools/fuzz.sh [seconds per target, default 60] [folder for builds and corpora, default build/fuzz]
-# Corpora are kept in the folder and grow from run to run. Needs clang 19 with its runtime, and llvm-profdata / llvm-cov.
+#   tools/fuzz.sh [seconds per target, default 60] [folder for builds and corpora, default build-fuzz]
+# JOBS: processes to compile with (default: one per processor). Corpora are kept in the folder and grow
+# from run to run. Needs clang 19 with its runtime, and llvm-profdata / llvm-cov.
 set -euo pipefail
 seconds=${1:-60}
 cd "$(dirname "$0")/.."
-mkdir -p "${2:-build/fuzz}"
-folder=$(cd "${2:-build/fuzz}" && pwd)
+mkdir -p "${2:-build-fuzz}"
+folder=$(cd "${2:-build-fuzz}" && pwd)
 targets="safetensors_fuzz json_fuzz"
 parsers="safetensors.cpp json.cpp json_object.cpp"
 floor=80
@@ -16,25 +17,19 @@ build() { # folder, cmake options...
   shift
   cmake -S . -B "$to" -G Ninja -DCMAKE_CXX_COMPILER=clang++-19 -DWEIR_FUZZ=ON "$@" >/dev/null
   # shellcheck disable=SC2086
-  ninja -C "$to" $targets
+  ninja -j "${JOBS:-$(nproc)}" -C "$to" $targets
 }
 build "$folder/asan" -DWEIR_SANITIZE=address,undefined
 build "$folder/coverage" "-DCMAKE_CXX_FLAGS=-fprofile-instr-generate -fcoverage-mapping"
 
-# Seeds: the fixtures' JSON files, the headers of their safetensors files, and small whole files, one per rule.
-mkdir -p "$folder/json_fuzz" "$folder/safetensors_fuzz"
-find tests/fixtures -name '*config*.json' -o -name '*.index.json' | while read -r file; do
-  head -c 16384 "$file" >"$folder/json_fuzz/seed-$(echo "$file" | tr / -)"
-done
+# Seeds: small files from the fixtures, and one handmade file per rule. Those that begin with '{' have no length in front:
+# see src/formats/safetensors_fuzz.cpp.
+python3 tools/fuzz_seeds.py json "$folder/json_fuzz"
+python3 tools/fuzz_seeds.py safetensors "$folder/safetensors_fuzz"
 printf '[-1, 18446744073709551615, 1e30, 5e-324, 0.5, "\\ud83d\\ude00\\n", true, null, {"a": {"a": []}}]' \
   >"$folder/json_fuzz/seed-kinds"
 printf '{"n": 1, "f": 2.0, "x": 0.5, "t": true, "s": "s", "l": [1, 2], "m": [1, "a"], "o": {"p": null}}' \
   >"$folder/json_fuzz/seed-fields"
-find tests/fixtures -name '*.safetensors' | while read -r file; do
-  length=$(od -An -tu8 -N8 "$file" | tr -d ' ')
-  tail -c +9 "$file" | head -c "$((length < 16384 ? length : 16384))" \
-    >"$folder/safetensors_fuzz/seed-$(echo "$file" | tr / -)" || true # tail's broken pipe
-done
 seed() { printf '%s' "$2" >"$folder/safetensors_fuzz/seed-$1"; }
 seed two '{"b":{"dtype":"BF16","shape":[2,1],"data_offsets":[4,8]},"a":{"dtype":"F32","shape":[],"data_offsets":[0,4]}}01234567'
 seed metadata '{"__metadata__":{"format":"pt"},"a":{"dtype":"U8","shape":[3],"data_offsets":[0,3]}}abc'
@@ -48,15 +43,20 @@ printf '\65\0\0\0\0\0\0\0{"a":{"dtype":"U8","shape":[3],"data_offsets":[0,3]}}ab
 for target in $targets; do
   echo "== $target, $seconds s"
   "$folder/asan/$target" -max_total_time="$seconds" -max_len=16384 -rss_limit_mb=2048 -timeout=10 -print_final_stats=1 \
-    -verbosity=0 -artifact_prefix="$folder/$target-" "$folder/$target" 2>&1 | grep -v 'recommended dictionary\|# Uses'
-  LLVM_PROFILE_FILE="$folder/$target.profraw" "$folder/coverage/$target" -runs=0 "$folder/$target" >"$folder/$target.log" 2>&1
+    -verbosity=0 -artifact_prefix="$folder/$target-" "$folder/$target" >"$folder/$target.log" 2>&1 || {
+    tail -n 60 "$folder/$target.log"
+    echo "$target: failed; the input is in $folder/$target-*" >&2
+    exit 1
+  }
+  grep '^stat::' "$folder/$target.log"
+  LLVM_PROFILE_FILE="$folder/$target.profraw" "$folder/coverage/$target" -runs=0 "$folder/$target" >"$folder/coverage.log" 2>&1
 done
 
 echo "== lines covered"
 llvm-profdata-19 merge -sparse "$folder"/*.profraw -o "$folder/merged.profdata"
 for parser in $parsers; do
   percent=$(llvm-cov-19 report "$folder/coverage/safetensors_fuzz" -object "$folder/coverage/json_fuzz" \
-    -instr-profile="$folder/merged.profdata" "src/formats/$parser" | awk '$1 == "TOTAL" { print $10 + 0 }')
+    -instr-profile="$folder/merged.profdata" "src/formats/$parser" 2>"$folder/coverage.log" | awk '$1 == "TOTAL" { print $10 + 0 }')
   echo "$parser: $percent %"
   awk -v p="$percent" -v floor="$floor" 'BEGIN { exit !(p >= floor) }' || {
     echo "$parser: expected at least $floor % of lines" >&2

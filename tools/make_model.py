@@ -5,8 +5,8 @@
     tools/make_model.py --config some/config.json --out /tmp/model --seed 7 --shard-mb 512
     tools/make_model.py --preset kimi-linear-240m --dry-run
 
-Families: kimi_k3 (the published layout, routed experts MXFP4 when the config has a quantization_config; no vision tower),
-kimi_linear, llama. Tensor names, shapes and dtypes are those of published checkpoints. A tensor's values depend on the
+Families: kimi_k3 (the published layout, routed experts MXFP4 when the config has a quantization_config; no vision
+tower), kimi_linear, llama. Tensor names, shapes and dtypes are those of published checkpoints. A tensor's values depend on the
 seed and its name only. Needs numpy to write (tools/requirements.txt); --dry-run needs the standard library alone.
 """
 
@@ -38,7 +38,7 @@ def tensor_bytes(tensor):
 
 
 def cut_into_files(tensors, shard_bytes):
-    """Lists of tensors, one per file: a new file when `shard_bytes` would be passed or a tensor's group asks for one."""
+    """Lists of tensors, a list for each file: a new one before `shard_bytes` is passed or when the group changes."""
     files, size, group = [], 0, None
     for tensor in tensors:
         full = size > 0 and size + tensor_bytes(tensor) > shard_bytes

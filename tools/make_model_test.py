@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Tests of tools/make_model.py: the layouts against checkpoints made elsewhere, the files against the format's rules."""
+"""Tests of tools/make_model.py: layouts against checkpoints made elsewhere, files against the format's rules."""
 
 import json
 import math

@@ -9,7 +9,7 @@ E2M1_RMS = math.sqrt(68.5 / 8)
 
 @dataclass(frozen=True)
 class Fill:
-    """How values are drawn: normal(mean, scale), or by `kind` between low and high. Elements from `used` on are zero."""
+    """How values are drawn: normal(mean, scale), or by `kind` between low and high. From element `used` on: zero."""
 
     kind: str = "normal"
     scale: float = 1.0
@@ -43,7 +43,7 @@ class Plan:
         self.add(name + ".weight", (size,), Fill(scale=0.1, mean=1), dtype)
 
     def mxfp4(self, name, out, inputs, gain=1.0):
-        """Packed nibbles and one scale per 32 of a row. Scales take four neighbouring powers of two, root mean square 1.15."""
+        """Packed nibbles, and a scale per 32 of a row: four neighbouring powers of two, root mean square 1.15."""
         if inputs % 32:
             raise ValueError(f"{self.prefix}{name}: {inputs} inputs, MXFP4 needs a multiple of 32")
         top = 127 + round(math.log2(gain / (E2M1_RMS * math.sqrt(inputs))))
@@ -74,7 +74,8 @@ def add_feed_forward(plan, name, hidden, width, out_gain):
 
 def add_kda(plan, name, text, k3, out_gain):
     linear = text["linear_attn_config"]
-    hidden, heads, dim, taps = text["hidden_size"], linear["num_heads"], linear["head_dim"], linear["short_conv_kernel_size"]
+    hidden, heads, dim = text["hidden_size"], linear["num_heads"], linear["head_dim"]
+    taps = linear["short_conv_kernel_size"]
     width = heads * dim
     for part in "qkv":
         plan.linear(f"{name}.{part}_proj", width, hidden)

@@ -5,15 +5,15 @@
 #   tools/setup.sh          compiler, CMake, Ninja, libraries
 #   tools/setup.sh fuzz     these, and clang-19 + llvm-19 for the fuzz targets
 #
-# Debian 12 and Ubuntu 24.04: apt, as root or through sudo. Elsewhere: prints the list of needs, and fails only when one of
-# them is truly missing.
+# Debian 12 and Ubuntu 24.04: apt, as root or through sudo. Elsewhere: prints the list of needs, and fails only when one
+# of them is truly missing.
 set -euo pipefail
 
 os_release=/etc/os-release  # tools/setup_test.sh sources this file and points it elsewhere
 
 common_packages=(
   g++ make cmake ninja-build ccache mold
-  libcli11-dev libspdlog-dev libfmt-dev libxxhash-dev libgtest-dev libgmock-dev libbenchmark-dev
+  libcli11-dev libspdlog-dev libfmt-dev libxxhash-dev libgtest-dev libgmock-dev libbenchmark-dev libpcre2-dev libutf8proc-dev
   python3 python3-venv
 )
 fuzz_packages=(clang-19 llvm-19)
@@ -97,7 +97,8 @@ unmet_needs() {
   have_program make gmake || echo "GNU make"
   have_program cmake || echo "CMake 3.22 or newer"
   have_program ninja || echo "Ninja"
-  have_header $'#include <boost/version.hpp>\n#if BOOST_VERSION < 108100 || !__has_include(<boost/json.hpp>)\n#error\n#endif' ||
+  local boost=$'#include <boost/version.hpp>\n#if BOOST_VERSION < 108100 || !__has_include(<boost/json.hpp>)\n#error\n#endif'
+  have_header "$boost" ||
     echo "Boost 1.81 or newer with Boost.JSON (headers and static library)"
   have_header "$(header_condition CLI/CLI.hpp)" || echo "CLI11"
   have_header "$(header_condition gtest/gtest.h)" || echo "GoogleTest"

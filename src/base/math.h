@@ -6,7 +6,8 @@
 // below. For min and max: the second operand when either is NaN, as in SSE.
 //
 // Error bounds against the exact value, results in the normal range (base/math_test.cpp measures them against double):
-//   exp 1 ULP, log 1, log1p_unit 1.5, tanh 1.5, softplus 2, sigmoid 2.5, silu 2.5 (for x > -87, where the sigmoid is normal)
+//   exp 1 ULP, log 1, log1p_unit 1.5, tanh 1.5, softplus 2.5, sigmoid 2.5,
+//   silu 3 (for x > -87, where the sigmoid is normal)
 // Special values: NaN in, NaN out. exp: overflow gives +inf, underflow denormals (to 1 unit of 2^-149), then 0.
 #pragma once
 
@@ -56,8 +57,8 @@ inline V round_int(V a) {
   return (a + magic) - magic;
 }
 
-// e^x = 2^n e^r, |r| <= ln2 / 2; e^r = 1 + r + r^2 P(r), P fitted at Chebyshev nodes (relative error 1e-8); the scale in
-// two halves, so that denormals are right.
+// e^x = 2^n e^r, |r| <= ln2 / 2; e^r = 1 + r + r^2 P(r), P fitted at Chebyshev nodes (relative error 1e-8); the scale
+// in two halves, so that denormals are right.
 template <class V>
 inline V exp(V x) {
   const V one = broadcast<V>(1.f);

@@ -26,6 +26,10 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "weir: %s\n", error.what());
     return 1;
   }
+  if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) {
+    std::fprintf(stderr, "weir: standard output: write failed\n");
+    return 1;
+  }
   return 0;
 }
 

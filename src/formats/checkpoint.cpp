@@ -113,8 +113,8 @@ void Checkpoint::check_index(const JsonObject& index) const {
            file_name(*tensor.file));
     }
     if (shard->get_string() != file_name(*tensor.file)) {
-      fail(index.file(), ": weight_map has tensor ", printable(tensor.name, 200), " in ", printable(shard->get_string()),
-           ", but it is in ", file_name(*tensor.file));
+      fail(index.file(), ": weight_map has tensor ", printable(tensor.name, 200), " in ",
+           printable(shard->get_string()), ", but it is in ", file_name(*tensor.file));
     }
   }
   if (weight_map.size() != tensors_.size()) {

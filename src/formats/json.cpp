@@ -100,7 +100,8 @@ class Builder {
       root_ = std::move(value);
     } else if (boost::json::object* object = open_.back().value.if_object()) {
       const std::string& key = open_.back().key;
-      if (!object->emplace(key, std::move(value)).second) return refuse(concat("duplicate key ", printable(key)), error);
+      if (!object->emplace(key, std::move(value)).second)
+        return refuse(concat("duplicate key ", printable(key)), error);
     } else {
       open_.back().value.get_array().push_back(std::move(value));
     }

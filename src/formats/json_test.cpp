@@ -34,9 +34,11 @@ TEST(ParseJson, reads_every_kind_of_value) {
   EXPECT_EQ(parse_json("1000000000000000019884624838656", "f").as_double(), 1e30);
 }
 
+// Among them numbers that Boost's own conversion gets wrong by an ulp.
 TEST(ParseJson, rounds_numbers_correctly) {
-  for (const double expected : {1e-5, 1e-06, 0.1, 1e23, 8.5e-45, 5e-324, 2.2250738585072011e-308,
-                                1.7976931348623157e308, 0.30000000000000004, 123456789012345680.0}) {
+  for (const double expected :
+       {1e-5, 1e-06, 3.0e-39, 5.5174067e-17, 9.2890675e-19, 4.2308542e-18, 0.1, 1e23, 8.5e-45, 5e-324,
+        2.2250738585072011e-308, 1.7976931348623157e308, 0.30000000000000004, 123456789012345680.0}) {
     EXPECT_EQ(parse_json(concat(expected), "f").to_number<double>(), expected) << concat(expected);
   }
   EXPECT_EQ(parse_json("1e-400", "f").as_double(), 0.0);

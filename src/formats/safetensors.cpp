@@ -95,8 +95,8 @@ class HeaderReader {
     for (const Tensor* tensor : by_offset) {
       const int64_t begin = tensor->data - data_.data();
       if (begin < covered) {
-        fail_tensor(tensor->name, "begins at byte ", begin, " of the data, inside tensor ", printable(previous->name, 200),
-                    ", which ends at byte ", covered);
+        fail_tensor(tensor->name, "begins at byte ", begin, " of the data, inside tensor ",
+                    printable(previous->name, 200), ", which ends at byte ", covered);
       }
       if (begin > covered) {
         fail_tensor(tensor->name, "begins at byte ", begin, " of the data, but bytes [", covered, ", ", begin,

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "base/error.h"
 #include "engine/engine.h"
 #include "formats/safetensors.h"
 

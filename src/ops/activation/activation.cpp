@@ -20,9 +20,12 @@ void elementwise(ElementwiseKind kind, float beta, float linear_beta, const floa
 
 ElementwiseKernel elementwise_kernel(KernelSet set) {
   switch (set) {
-    case KernelSet::kReference: return reference::elementwise;
-    case KernelSet::kAvx2: return avx2::elementwise;
-    case KernelSet::kAvx512: return avx512::elementwise;
+    case KernelSet::kReference:
+      return reference::elementwise;
+    case KernelSet::kAvx2:
+      return avx2::elementwise;
+    case KernelSet::kAvx512:
+      return avx512::elementwise;
   }
   return nullptr;
 }
@@ -32,22 +35,30 @@ namespace {
 // About 4 us of work, against 1 to 2 us for waking a thread.
 int64_t elements_per_item(ElementwiseKind kind) {
   switch (kind) {
-    case ElementwiseKind::kSitu: return 4096;
+    case ElementwiseKind::kSitu:
+      return 4096;
     case ElementwiseKind::kSwiGlu:
-    case ElementwiseKind::kGate: return 8192;
+    case ElementwiseKind::kGate:
+      return 8192;
     case ElementwiseKind::kAdd:
-    case ElementwiseKind::kCopy: return 32768;
+    case ElementwiseKind::kCopy:
+      return 32768;
   }
   return 1;
 }
 
 double flops_per_element(ElementwiseKind kind) {
   switch (kind) {
-    case ElementwiseKind::kSitu: return 90;  // three exponentials of about 22, two short polynomials, divisions
-    case ElementwiseKind::kSwiGlu: return 27;
-    case ElementwiseKind::kGate: return 26;
-    case ElementwiseKind::kAdd: return 1;
-    case ElementwiseKind::kCopy: return 0;
+    case ElementwiseKind::kSitu:
+      return 90;  // three exponentials of about 22, two short polynomials, divisions
+    case ElementwiseKind::kSwiGlu:
+      return 27;
+    case ElementwiseKind::kGate:
+      return 26;
+    case ElementwiseKind::kAdd:
+      return 1;
+    case ElementwiseKind::kCopy:
+      return 0;
   }
   return 0;
 }

@@ -26,13 +26,14 @@ void elementwise(ElementwiseKind kind, float beta, float linear_beta, const floa
       const V16 b2 = set16(linear_beta);
       const auto gate = [b1](V16 a) { return (b1 * math::tanh(a / b1)) * math::sigmoid(a); };
       if (linear_beta == 0) return each_vector<false>(g, u, y, n, [gate](V16 a, V16 b) { return gate(a) * b; });
-      return each_vector<false>(g, u, y, n,
-                                [gate, b2](V16 a, V16 b) { return gate(a) * (b2 * math::tanh(b / b2)); });
+      return each_vector<false>(g, u, y, n, [gate, b2](V16 a, V16 b) { return gate(a) * (b2 * math::tanh(b / b2)); });
     }
-    case ElementwiseKind::kAdd: return each_vector<false>(g, u, y, n, [](V16 a, V16 b) { return a + b; });
+    case ElementwiseKind::kAdd:
+      return each_vector<false>(g, u, y, n, [](V16 a, V16 b) { return a + b; });
     case ElementwiseKind::kGate:
       return each_vector<false>(g, u, y, n, [](V16 a, V16 b) { return a * math::sigmoid(b); });
-    case ElementwiseKind::kCopy: return each_vector<true>(g, u, y, n, [](V16 a, V16) { return a; });
+    case ElementwiseKind::kCopy:
+      return each_vector<true>(g, u, y, n, [](V16 a, V16) { return a; });
   }
 }
 

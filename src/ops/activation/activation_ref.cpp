@@ -7,15 +7,23 @@ void elementwise(ElementwiseKind kind, float beta, float linear_beta, const floa
                  int64_t n) {
   for (int64_t i = 0; i < n; ++i) {
     switch (kind) {
-      case ElementwiseKind::kSwiGlu: y[i] = (g[i] * math::sigmoid(g[i])) * u[i]; break;
+      case ElementwiseKind::kSwiGlu:
+        y[i] = (g[i] * math::sigmoid(g[i])) * u[i];
+        break;
       case ElementwiseKind::kSitu: {
         const float up = linear_beta == 0 ? u[i] : linear_beta * math::tanh(u[i] / linear_beta);
         y[i] = ((beta * math::tanh(g[i] / beta)) * math::sigmoid(g[i])) * up;
         break;
       }
-      case ElementwiseKind::kAdd: y[i] = g[i] + u[i]; break;
-      case ElementwiseKind::kGate: y[i] = g[i] * math::sigmoid(u[i]); break;
-      case ElementwiseKind::kCopy: y[i] = g[i]; break;
+      case ElementwiseKind::kAdd:
+        y[i] = g[i] + u[i];
+        break;
+      case ElementwiseKind::kGate:
+        y[i] = g[i] * math::sigmoid(u[i]);
+        break;
+      case ElementwiseKind::kCopy:
+        y[i] = g[i];
+        break;
     }
   }
 }

@@ -93,17 +93,24 @@ struct Block {
   int64_t rows;
   int64_t position;
   int64_t piece;
+  int64_t unit_kv_heads;  // KV heads of a unit
+  int64_t units;
   bool split;  // its pieces are computed side by side
 
   int64_t positions() const { return position + rows; }
   int64_t pieces() const { return (positions() - 1) / piece + 1; }
 };
 
-// A unit of work is a block of rows times a group of heads of one KV head. Usually a unit is one task, which merges its
-// pieces as it goes. A unit that would keep the others waiting (one long sequence, few heads) is split into a task per
-// piece; those leave their results in a buffer for a second loop that merges them. The buffer holds a bounded number of
-// pieces, so split units may take several waves. It lies in thread 0's scratch behind that thread's own part: no other
-// op runs between the two loops, and all layers share it.
+int64_t padded16(int64_t n) { return (n + 15) / 16 * 16; }
+// Queries of a KV head as the kernels count them.
+int64_t padded_queries(int64_t n) { return n <= 2 ? n : (n + 3) / 4 * 4; }
+
+// A unit of work is a block of rows times some heads: many rows of one KV head, or few rows of several KV heads, whose
+// rows in the pages are then read as one stream. Usually a unit is one task, which merges its pieces as it goes. A unit
+// that would keep the others waiting (one long sequence) is split into a task per piece; those leave their results in a
+// buffer for a second loop that merges them. The buffer holds a bounded number of pieces, so split units may take
+// several waves. It lies in thread 0's scratch behind that thread's own part: no other op runs between the two loops,
+// and all layers share it.
 class Attention final : public BoundOp {
  public:
   Attention(CpuDevice& device, std::string name, const AttentionArgs& args)
@@ -113,13 +120,11 @@ class Attention final : public BoundOp {
         kernel_(kernel_of(device.kernels())),
         shared_(shares_rows(args)),
         q_per_kv_(args.heads / args.kv_heads) {
-    const int64_t groups = (q_per_kv_ + kAttentionQueries - 1) / kAttentionQueries;
+    const int64_t groups = (q_per_kv_ + kMostHeads - 1) / kMostHeads;
     most_heads_ = (q_per_kv_ + groups - 1) / groups;
-    block_rows_ = std::min<int64_t>(std::max<int64_t>(1, kAttentionQueries / most_heads_), args.max_rows);
-    queries_ = (block_rows_ * most_heads_ + 3) / 4 * 4;
-    key_width_ = padded16(args.key_dim);
-    value_width_ = padded16(args.value_dim);
-    piece_stride_ = queries_ * (value_width_ + 16);
+    block_rows_ = kAttentionQueries / most_heads_;
+    while (padded_queries(block_rows_ * most_heads_) > kAttentionQueries) --block_rows_;
+    piece_stride_ = kAttentionQueries * (padded16(args.value_dim) + 16);
     wave_pieces_ = std::max<int64_t>(kMaxPieces, 4 * device.threads());
     blocks_.resize(static_cast<size_t>(args.max_rows));
     wave_.resize(static_cast<size_t>(wave_pieces_));
@@ -130,12 +135,14 @@ class Attention final : public BoundOp {
 
   void run(const StepView& step) override {
     assert(step.rows <= args_.max_rows);
-    plan(step);
-    // Longest first: the later blocks of a span see more positions.
-    device_.pool().parallel_for(block_count_ * units_per_block(), [&](int64_t i, int thread) {
-      const int64_t unit = block_count_ * units_per_block() - 1 - i;
-      const Block& block = blocks_[static_cast<size_t>(unit / units_per_block())];
-      if (!block.split) kernel_.pieces(task(step, unit, 0, block.pieces(), thread));
+    cut_blocks(step);
+    choose_units();
+    // Unit by unit of all blocks, so that the blocks of a span find its pages in cache; longest first: the later blocks
+    // of a span see more positions.
+    device_.pool().parallel_for(block_count_ * most_units_, [&](int64_t i, int thread) {
+      const Block& block = blocks_[static_cast<size_t>(block_count_ - 1 - i % block_count_)];
+      const int64_t unit = i / block_count_;
+      if (unit < block.units && !block.split) kernel_.pieces(task(step, block, unit, 0, block.pieces(), thread));
     });
     if (split_count_ > 0) run_split(step);
   }
@@ -143,92 +150,119 @@ class Attention final : public BoundOp {
   Cost cost(int32_t rows, int64_t position) const override { return attention_cost(args_, rows, position); }
 
  private:
-  struct PieceOfUnit {
-    int64_t unit;
-    int64_t piece;
-  };
+  // Heads of a unit that share a KV head: more would gain nothing, and there are more units this way.
+  static constexpr int64_t kMostHeads = 32;
+  // K and V of a tile, of all KV heads of a unit, must stay in L2.
+  static constexpr int64_t kTileBytes = 512 << 10;
+
   struct UnitInWave {
+    const Block* block;
     int64_t unit;
     int64_t first;  // entry of its first piece
   };
+  struct PieceInWave {
+    int64_t unit;  // in wave_units_
+    int64_t piece;
+  };
 
   int64_t head_groups() const { return (q_per_kv_ + group_heads_ - 1) / group_heads_; }
-  int64_t units_per_block() const { return args_.kv_heads * head_groups(); }
 
-  // Cuts spans into blocks, and decides about heads per unit and about splitting.
-  void plan(const StepView& step) {
+  void cut_blocks(const StepView& step) {
     block_count_ = 0;
-    int64_t pieces = 0;
-    int64_t work = 0;
     for (const SpanView& span : step.spans) {
       for (int64_t r = 0; r < span.rows;) {
-        Block block{&span, span.first_row + r, 0, span.first_position + r, attention_piece(span.first_position + r),
-                    false};
-        while (r < span.rows && block.rows < block_rows_ &&
-               attention_piece(block.position + block.rows) == block.piece) {
+        const int64_t position = span.first_position + r;
+        Block block{.span = &span, .row = span.first_row + r, .position = position, .piece = attention_piece(position)};
+        while (r < span.rows && block.rows < block_rows_ && attention_piece(position + block.rows) == block.piece) {
           ++block.rows;
           ++r;
         }
-        pieces += block.pieces();
-        work += block.rows * block.positions();
         device_.counters().state_bytes_read += block.positions() * bytes_per_position(args_);
         blocks_[static_cast<size_t>(block_count_++)] = block;
       }
     }
-    // Fewer heads per unit only where there is too little else to share out: each unit widens the keys for itself.
+  }
+
+  // Decides how many heads a unit has, so that there is enough to share out, and which units are split.
+  void choose_units() {
+    const int64_t tile_bytes = kAttentionTile * bytes_per_position(args_) / args_.kv_heads;
+    int64_t most_kv = std::clamp<int64_t>(kTileBytes / tile_bytes, 1, args_.kv_heads);
     group_heads_ = most_heads_;
-    while (group_heads_ > 4 && pieces * units_per_block() < 2 * device_.threads())
-      group_heads_ = (group_heads_ + 1) / 2;
+    while (count_units(most_kv) < 4 * device_.threads() && most_kv > 1) most_kv = (most_kv + 1) / 2;
+    // Each unit widens the keys for itself: fewer heads of a KV head only where threads would be idle.
+    while (count_units(most_kv) < 2 * device_.threads() && group_heads_ > 4) group_heads_ = (group_heads_ + 1) / 2;
+    int64_t work = 0;
+    for (int64_t b = 0; b < block_count_; ++b) {
+      const Block& block = blocks_[static_cast<size_t>(b)];
+      work += block.rows * block.positions() * args_.kv_heads * head_groups();
+    }
     split_count_ = 0;
     for (int64_t b = 0; b < block_count_; ++b) {
       Block& block = blocks_[static_cast<size_t>(b)];
-      block.split = device_.threads() > 1 && block.pieces() > 1 &&
-                    block.rows * block.positions() * 4 * device_.threads() > work * units_per_block();
+      const int64_t unit_work = block.rows * block.positions() * block.unit_kv_heads;
+      block.split = device_.threads() > 1 && block.pieces() > 1 && 4 * device_.threads() * unit_work > work;
       split_count_ += block.split;
     }
   }
 
+  // Sets the units of all blocks, with at most `most_kv` KV heads each; returns how many tasks there can be.
+  int64_t count_units(int64_t most_kv) {
+    int64_t tasks = 0;
+    most_units_ = 0;
+    for (int64_t b = 0; b < block_count_; ++b) {
+      Block& block = blocks_[static_cast<size_t>(b)];
+      const int64_t fit = kAttentionQueries / padded_queries(block.rows * group_heads_);
+      block.unit_kv_heads = head_groups() > 1 ? 1 : std::clamp<int64_t>(fit, 1, most_kv);
+      block.units = (args_.kv_heads + block.unit_kv_heads - 1) / block.unit_kv_heads * head_groups();
+      most_units_ = std::max(most_units_, block.units);
+      tasks += block.units * block.pieces();
+    }
+    return tasks;
+  }
+
   void run_split(const StepView& step) {
-    int64_t entries = 0;
+    int64_t pieces = 0;
     int64_t units = 0;
     for (int64_t b = 0; b < block_count_; ++b) {
       const Block& block = blocks_[static_cast<size_t>(b)];
       if (!block.split) continue;
-      for (int64_t u = 0; u < units_per_block(); ++u) {
-        if (entries + block.pieces() > wave_pieces_) {
-          run_wave(step, entries, units);
-          entries = units = 0;
+      for (int64_t u = 0; u < block.units; ++u) {
+        if (pieces + block.pieces() > wave_pieces_) {
+          run_wave(step, pieces, units);
+          pieces = units = 0;
         }
-        const int64_t unit = b * units_per_block() + u;
-        wave_units_[static_cast<size_t>(units++)] = {unit, entries};
-        for (int64_t piece = 0; piece < block.pieces(); ++piece) wave_[static_cast<size_t>(entries++)] = {unit, piece};
+        wave_units_[static_cast<size_t>(units)] = {&block, u, pieces};
+        for (int64_t piece = 0; piece < block.pieces(); ++piece) wave_[static_cast<size_t>(pieces++)] = {units, piece};
+        ++units;
       }
     }
-    run_wave(step, entries, units);
+    run_wave(step, pieces, units);
   }
 
-  void run_wave(const StepView& step, int64_t entries, int64_t units) {
+  void run_wave(const StepView& step, int64_t pieces, int64_t units) {
     float* partials = reinterpret_cast<float*>(device_.scratch(0)) + task_floats_;
-    device_.pool().parallel_for(entries, [&](int64_t i, int thread) {
-      const PieceOfUnit& entry = wave_[static_cast<size_t>(i)];
-      AttentionTask piece = task(step, entry.unit, entry.piece, entry.piece + 1, thread);
+    device_.pool().parallel_for(pieces, [&](int64_t i, int thread) {
+      const PieceInWave& entry = wave_[static_cast<size_t>(i)];
+      const UnitInWave& unit = wave_units_[static_cast<size_t>(entry.unit)];
+      AttentionTask piece = task(step, *unit.block, unit.unit, entry.piece, entry.piece + 1, thread);
       piece.partial = partials + i * piece_stride_;
       kernel_.pieces(piece);
     });
-    const int64_t parts = (queries_ + kMergeQueries - 1) / kMergeQueries;
+    const int64_t parts = kAttentionQueries / kMergeQueries;
     device_.pool().parallel_for(units * parts, [&](int64_t i, int thread) {
       const UnitInWave& unit = wave_units_[static_cast<size_t>(i / parts)];
-      const AttentionTask whole = task(step, unit.unit, 0, 0, thread);
+      const AttentionTask whole = task(step, *unit.block, unit.unit, 0, 0, thread);
       const int64_t first = i % parts * kMergeQueries;
-      const int64_t end = std::min(first + kMergeQueries, whole.rows * whole.heads);
+      const int64_t end = std::min(first + kMergeQueries, whole.kv_heads * whole.per_kv);
       if (first < end) kernel_.merge(whole, partials + unit.first * piece_stride_, piece_stride_, first, end);
     });
   }
 
-  AttentionTask task(const StepView& step, int64_t unit, int64_t first_piece, int64_t end_piece, int thread) {
-    const Block& block = blocks_[static_cast<size_t>(unit / units_per_block())];
-    const int64_t kv_head = unit % units_per_block() / head_groups();
+  AttentionTask task(const StepView& step, const Block& block, int64_t unit, int64_t first_piece, int64_t end_piece,
+                     int thread) {
+    const int64_t kv_head = unit / head_groups() * block.unit_kv_heads;
     const int64_t in_kv_head = unit % head_groups() * group_heads_;
+    const int64_t heads = std::min(group_heads_, q_per_kv_ - in_kv_head);
     const auto key_group = static_cast<size_t>(args_.key.group);
     const auto value_group = static_cast<size_t>(args_.value.group);
     AttentionTask t{.args = &args_,
@@ -240,8 +274,11 @@ class Attention final : public BoundOp {
                     .rows = block.rows,
                     .position = block.position,
                     .piece = block.piece,
+                    .kv_head = kv_head,
+                    .kv_heads = std::min(block.unit_kv_heads, args_.kv_heads - kv_head),
                     .head = kv_head * q_per_kv_ + in_kv_head,
-                    .heads = std::min(group_heads_, q_per_kv_ - in_kv_head),
+                    .heads = heads,
+                    .per_kv = padded_queries(block.rows * heads),
                     .shared = shared_,
                     .first_piece = first_piece,
                     .end_piece = end_piece,
@@ -253,25 +290,29 @@ class Attention final : public BoundOp {
 
   // Lays a task's buffers out from `base`; returns the floats they take. Every part is a multiple of 64 bytes.
   int64_t carve(float* base, AttentionScratch* scratch) const {
+    const int64_t key_width = padded16(args_.key_dim);
+    const int64_t value_width = padded16(args_.value_dim);
     int64_t used = 0;
-    const auto take = [&](int64_t floats) { return std::exchange(used, used + padded16(floats)); };
-    const int64_t q = take(queries_ * key_width_);
-    const int64_t scores = take(queries_ * kAttentionTile);
-    const int64_t acc = take(2 * queries_ * value_width_);
-    const int64_t max_sum = take(4 * queries_);
-    const int64_t scale = take(queries_);
-    const int64_t present = take(2 * queries_);
-    const int64_t keys = take(kAttentionTile * key_width_);
-    const int64_t values = shared_ ? keys : take(kAttentionTile * value_width_);
+    const auto take = [&](int64_t floats) { return std::exchange(used, used + floats); };
+    const int64_t q = take(kAttentionQueries * key_width);
+    const int64_t scores = take(kAttentionQueries * kAttentionTile);
+    const int64_t acc = take(2 * kAttentionQueries * value_width);
+    const int64_t max_sum = take(4 * kAttentionQueries);
+    const int64_t next = take(2 * kAttentionQueries);
+    const int64_t scale = take(kAttentionQueries);
+    const int64_t position = take(2 * kAttentionQueries);
+    const int64_t present = take(2 * kAttentionQueries);
+    const int64_t wide = take(kAttentionTile * std::max(key_width, value_width));
     if (scratch) {
       *scratch = {.q = base + q,
                   .scores = base + scores,
                   .acc = base + acc,
                   .max_sum = base + max_sum,
+                  .next = base + next,
                   .scale = base + scale,
+                  .position = reinterpret_cast<int64_t*>(base + position),
                   .present = reinterpret_cast<int64_t*>(base + present),
-                  .keys = base + keys,
-                  .values = base + values};
+                  .wide = base + wide};
     }
     return used;
   }
@@ -281,20 +322,18 @@ class Attention final : public BoundOp {
   AttentionKernel kernel_;
   bool shared_;
   int64_t q_per_kv_;
-  int64_t most_heads_;  // of a unit
-  int64_t block_rows_;
-  int64_t queries_;  // most of a unit, padded
-  int64_t key_width_;
-  int64_t value_width_;
+  int64_t most_heads_;    // of a KV head in a unit
+  int64_t block_rows_;    // most
   int64_t piece_stride_;  // floats
   int64_t wave_pieces_;
   int64_t task_floats_;
   // The plan of a step.
-  int64_t group_heads_ = 1;  // heads of a unit
+  int64_t group_heads_ = 1;  // heads of a KV head in a unit
   int64_t block_count_ = 0;
+  int64_t most_units_ = 0;
   int64_t split_count_ = 0;
   std::vector<Block> blocks_;
-  std::vector<PieceOfUnit> wave_;
+  std::vector<PieceInWave> wave_;
   std::vector<UnitInWave> wave_units_;
 };
 

@@ -1,5 +1,5 @@
-// Block attention residuals (Kimi K3, "AttnRes"): the input of a sublayer is a softmax mixture of the sealed block streams and
-// the running stream of the same row.
+// Block attention residuals (Kimi K3, "AttnRes"): the input of a sublayer is a softmax mixture of the sealed block
+// streams and the running stream of the same row.
 //
 //   candidates v_0 .. v_{n-1} [rows, size], sealed blocks first, the running stream last;  w [size] = norm weight times
 //   projection weight, folded in FP32 at load;  y [rows, size]

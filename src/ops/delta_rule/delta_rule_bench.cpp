@@ -41,8 +41,9 @@ std::string_view name(DecayKind decay) { return decay == DecayKind::kBounded ? "
 // `rows` rows before the measured step bring every sequence to a position and leave it a real anchor.
 void decode(CpuDevice& device, DecayKind decay, int64_t heads, int64_t sequences, int64_t before, const Roof& roof) {
   const Shape shape{decay, heads, 128, 128};
-  World world(device, shape, sequences, before + 2, sequences * before);
-  for (int64_t s = 0; s < sequences; ++s) world.sequence(s).rows = random_rows(shape, before + 1, Gates::kMild, 1);
+  World world(device, shape, sequences, before + 2, sequences * before, false);
+  const Rows rows = random_rows(shape, before + 1, Gates::kMild, 1);
+  for (int64_t s = 0; s < sequences; ++s) world.sequence(s).rows = rows;
   world.step(std::vector<int64_t>(static_cast<size_t>(sequences), before), Anchors::kLast);
   const StepView& step = world.stage(std::vector<int64_t>(static_cast<size_t>(sequences), 1), Anchors::kLast);
   const Cost cost = world.op().cost(1, before);
@@ -54,7 +55,7 @@ void decode(CpuDevice& device, DecayKind decay, int64_t heads, int64_t sequences
 
 void prompt(CpuDevice& device, DecayKind decay, int64_t heads, int64_t rows, const Roof& roof) {
   const Shape shape{decay, heads, 128, 128};
-  World world(device, shape, 1, rows + 1, rows);
+  World world(device, shape, 1, rows + 1, rows, false);
   world.sequence(0).rows = random_rows(shape, rows, Gates::kMild, 1);
   const StepView& step = world.stage({rows}, Anchors::kLast, true);
   const double seconds = best_time(world.op(), step);

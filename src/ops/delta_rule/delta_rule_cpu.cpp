@@ -7,10 +7,13 @@
 namespace weir::WEIR_ISA {
 namespace {
 
-// Keys per block of S: 8 KiB at 128 columns, beside 16 KiB of P and O.
+// Keys per block of S: 8 KiB at 128 columns beside 16 KiB of P and O in a small first-level cache. The wide tiles load
+// each S four times less often, and gain more from loading and storing their sums less often.
+#if defined(WEIR_ISA_avx512)
+constexpr int64_t kBlockKeys = 64;
+#else
 constexpr int64_t kBlockKeys = 16;
-// How far decode runs ahead of its loads, in floats: 8 KiB cover the memory latency at one core's share of bandwidth.
-constexpr int64_t kAhead = 2048;
+#endif
 
 // Rows [first, first + n) of the current chunk, and where they lie in the batch.
 struct ChunkRows {
@@ -21,14 +24,19 @@ struct ChunkRows {
   int64_t journal_stride;
 };
 
-void load_rows(const DeltaRuleArgs& args, const StepView& step, const SpanView& span, int64_t head,
-               const DeltaRuleScratch& s) {
+[[gnu::noinline]] void load_rows(const DeltaRuleArgs& args, const StepView& step, const SpanView& span, int64_t head,
+                                 const DeltaRuleScratch& s) {
   for (int64_t p = span.anchor_position; p < span.first_position; ++p) {
     const JournalRow row = journal_row(args, step, span, head, p);
     const int64_t i = p - span.anchor_position;
     for (int64_t c = 0; c < args.key_dim; c += 16) {
       store16(s.k + i * s.key_pad + c, load_some(row.k + c, args.key_dim - c));
-      store16(s.decay + i * s.key_pad + c, load_some(row.decay + c, args.key_dim - c));
+    }
+    // With the bounded gate k' carries the decay: only the newest G is read again.
+    if (args.decay == DecayKind::kUnbounded || p + 1 == span.first_position) {
+      for (int64_t c = 0; c < args.key_dim; c += 16) {
+        store16(s.decay + i * s.key_pad + c, load_some(row.decay + c, args.key_dim - c));
+      }
     }
     for (int64_t v = 0; v < args.value_dim; v += 16) {
       store16(s.u + i * s.value_pad + v, load_some(row.u + v, args.value_dim - v));
@@ -37,7 +45,7 @@ void load_rows(const DeltaRuleArgs& args, const StepView& step, const SpanView& 
 }
 
 // keep and carry of a full chunk.
-void commit_weights(const DeltaRuleArgs& args, const DeltaRuleScratch& s) {
+[[gnu::noinline]] void commit_weights(const DeltaRuleArgs& args, const DeltaRuleScratch& s) {
   for (int64_t c = 0; c < s.key_pad; c += 16) {
     const V16 last = load16(s.decay + 15 * s.key_pad + c);
     const V16 e = math::exp(last);
@@ -51,7 +59,8 @@ void commit_weights(const DeltaRuleArgs& args, const DeltaRuleScratch& s) {
 }
 
 // G, k', kd and qd of the new rows; k' and G into the journal.
-void prepare_rows(const DeltaRuleArgs& args, int64_t head, const ChunkRows& rows, const DeltaRuleScratch& s) {
+[[gnu::noinline]] void prepare_rows(const DeltaRuleArgs& args, int64_t head, const ChunkRows& rows,
+                                    const DeltaRuleScratch& s) {
   for (int64_t r = 0; r < rows.n; ++r) {
     const int64_t i = rows.first + r;
     const float* q = args.q + (rows.batch_row + r) * args.q_stride + head * args.key_dim;
@@ -78,7 +87,7 @@ void prepare_rows(const DeltaRuleArgs& args, int64_t head, const ChunkRows& rows
 }
 
 // L and A from the factors, eight journal rows at a time; rows beyond the triangle are computed and never read.
-void pairs_bounded(const ChunkRows& rows, const DeltaRuleScratch& s) {
+[[gnu::noinline]] void pairs_bounded(const ChunkRows& rows, const DeltaRuleScratch& s) {
   for (int64_t r = 0; r < 2 * rows.n; r += 2) {
     const int64_t later = r + 1 < rows.n ? r + 1 : (r < rows.n ? rows.n - 1 : r + 1 - rows.n);
     for (int64_t j = 0; j <= rows.first + later; j += 8) {
@@ -88,46 +97,41 @@ void pairs_bounded(const ChunkRows& rows, const DeltaRuleScratch& s) {
   }
 }
 
-// L and A of one row pairwise: q and k of the row against rows j..j+3, the last of them at most i.
-template <int kRows>
-void pair_tile(const DeltaRuleArgs& args, const float* q, const float* k, int64_t i, int64_t j,
-               const DeltaRuleScratch& s, float* l, float* a) {
-  V16 sum_l[kRows], sum_a[kRows];
-  for (int t = 0; t < kRows; ++t) sum_l[t] = sum_a[t] = zero16();
-  for (int64_t c = 0; c < args.key_dim; c += 16) {
-    const V16 decay = load16(s.decay + i * s.key_pad + c);
-    const V16 kc = load_some(k + c, args.key_dim - c), qc = load_some(q + c, args.key_dim - c);
-#pragma GCC unroll 4
-    for (int t = 0; t < kRows; ++t) {
-      const int64_t at = (j + t) * s.key_pad + c;
-      const V16 f = math::exp(decay - load16(s.decay + at));
-      const V16 other = load16(s.k + at);
-      sum_l[t] = fma(kc * f, other, sum_l[t]);
-      sum_a[t] = fma(qc * f, other, sum_a[t]);
-    }
-  }
-  for (int t = 0; t < kRows; ++t) {
-    l[j + t] = fold16(sum_l[t]);
-    a[j + t] = fold16(sum_a[t]);
-  }
-}
-
-void pairs_unbounded(const DeltaRuleArgs& args, int64_t head, const ChunkRows& rows, const DeltaRuleScratch& s) {
+// L and A pairwise, four journal rows at a time; rows beyond the triangle are computed and never read.
+[[gnu::noinline]] void pairs_unbounded(const DeltaRuleArgs& args, int64_t head, const ChunkRows& rows,
+                                       const DeltaRuleScratch& s) {
   for (int64_t r = 0; r < rows.n; ++r) {
     const int64_t i = rows.first + r;
     const float* q = args.q + (rows.batch_row + r) * args.q_stride + head * args.key_dim;
     const float* k = args.k + (rows.batch_row + r) * args.k_stride + head * args.key_dim;
-    float* l = s.pair + r * 16;
-    float* a = s.pair + (rows.n + r) * 16;
-    int64_t j = 0;
-    for (; j + 4 <= i + 1; j += 4) pair_tile<4>(args, q, k, i, j, s, l, a);
-    for (; j <= i; ++j) pair_tile<1>(args, q, k, i, j, s, l, a);
+    for (int64_t j = 0; j <= i; j += 4) {
+      V16 sum[8];  // L of the four rows, then A
+      for (V16& lanes : sum) lanes = zero16();
+      for (int64_t c = 0; c < args.key_dim; c += 16) {
+        const V16 decay = load16(s.decay + i * s.key_pad + c);
+        const V16 kc = load_some(k + c, args.key_dim - c), qc = load_some(q + c, args.key_dim - c);
+#pragma GCC unroll 4
+        for (int t = 0; t < 4; ++t) {
+          const int64_t at = (j + t) * s.key_pad + c;
+          const V16 f = math::exp(decay - load16(s.decay + at));
+          const V16 other = load16(s.k + at);
+          sum[t] = fma(kc * f, other, sum[t]);
+          sum[4 + t] = fma(qc * f, other, sum[4 + t]);
+        }
+      }
+      float folded[8];
+      fold_eight(sum, folded);
+      for (int t = 0; t < 4; ++t) {
+        s.pair[r * 16 + j + t] = folded[t];
+        s.pair[(rows.n + r) * 16 + j + t] = folded[4 + t];
+      }
+    }
   }
 }
 
 // P and O of the new rows from S [keys, value_dim], keys [c, c + keys) of it.
-void products(const DeltaRuleArgs& args, const ChunkRows& rows, const float* state, int64_t c, int64_t keys,
-              int64_t ahead, const DeltaRuleScratch& s) {
+[[gnu::noinline]] void products(const DeltaRuleArgs& args, const ChunkRows& rows, const float* state, int64_t c,
+                                int64_t keys, int64_t ahead, const DeltaRuleScratch& s) {
   const bool fresh = c == 0;
   if (rows.n == 1) {
     for_columns<kStreamVectors>(args.value_dim, [&]<int kVectors, bool kTail>(int64_t v, int64_t columns) {
@@ -143,8 +147,8 @@ void products(const DeltaRuleArgs& args, const ChunkRows& rows, const float* sta
 }
 
 // Keys [c, c + keys) of the next anchor.
-void commit_keys(const DeltaRuleArgs& args, const float* state, float* target, bool stream, int64_t c, int64_t keys,
-                 const DeltaRuleScratch& s) {
+[[gnu::noinline]] void commit_keys(const DeltaRuleArgs& args, const float* state, float* target, bool stream, int64_t c,
+                                   int64_t keys, const DeltaRuleScratch& s) {
   for (int64_t k = c; k < c + keys;) {
     const int64_t at = k * args.value_dim;
     const int step = c + keys - k >= kTileRows ? kTileRows : 1;
@@ -164,7 +168,8 @@ void commit_keys(const DeltaRuleArgs& args, const float* state, float* target, b
 }
 
 // u and the outputs of the new rows, in row order.
-void substitute(const DeltaRuleArgs& args, int64_t head, const ChunkRows& rows, const DeltaRuleScratch& s) {
+[[gnu::noinline]] void substitute(const DeltaRuleArgs& args, int64_t head, const ChunkRows& rows,
+                                  const DeltaRuleScratch& s) {
   for_columns<kTileVectors>(args.value_dim, [&]<int kVectors, bool kTail>(int64_t v, int64_t columns) {
     for (int64_t r = 0; r < rows.n; ++r) {
       const int64_t i = rows.first + r;

@@ -132,7 +132,8 @@ TEST(DeltaRule, AnySplitOfASpanEqualsTheWholeSpan) {
         std::vector<std::vector<int64_t>> splits{std::vector<int64_t>(static_cast<size_t>(rows.count), 1),
                                                  {16, 16, 16, 16, 16, 16, 16, 16, 3},
                                                  {15, 1, 1, 15, 17, 31, 1, 50}};
-        for (int i = 0; i < 3; ++i) splits.push_back(random_pieces(rows.count, random));
+        const int rounds = set == KernelSet::kReference ? 1 : 3;  // the reference is slow
+        for (int i = 0; i < rounds; ++i) splits.push_back(random_pieces(rows.count, random));
         for (const std::vector<int64_t>& pieces : splits) {
           World every = run_alone(device, shape, rows, pieces, Anchors::kAll);
           EXPECT_TRUE(same(every.sequence(0).out, whole.sequence(0).out)) << describe(shape);

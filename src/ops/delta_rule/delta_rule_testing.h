@@ -11,6 +11,7 @@
 #include <random>
 #include <vector>
 
+#include "base/error.h"
 #include "ops/delta_rule/delta_rule.h"
 
 namespace weir::test {
@@ -67,7 +68,8 @@ enum class Anchors { kLast, kAll };
 
 class World {
  public:
-  World(CpuDevice& device, const Shape& shape, int64_t sequences, int64_t rows_each, int64_t rows_a_step)
+  World(CpuDevice& device, const Shape& shape, int64_t sequences, int64_t rows_each, int64_t rows_a_step,
+        bool poison = true)
       : shape_(shape),
         chunks_((rows_each + 15) / 16 + 1),
         sequences_(static_cast<size_t>(sequences)),
@@ -85,8 +87,10 @@ class World {
     block_bytes_ = 64 + (anchor_bytes + 63) / 64 * 64;
     pages_ = Mapping(sequences * chunks_ * page_bytes_);
     anchors_ = Mapping(sequences * chunks_ * block_bytes_);
-    std::memset(pages_.data(), 0xff, static_cast<size_t>(pages_.bytes()));
-    std::memset(anchors_.data(), 0xff, static_cast<size_t>(anchors_.bytes()));
+    if (poison) {
+      std::memset(pages_.data(), 0xff, static_cast<size_t>(pages_.bytes()));
+      std::memset(anchors_.data(), 0xff, static_cast<size_t>(anchors_.bytes()));
+    }
     for (int64_t s = 0; s < sequences; ++s) {
       Sequence& sequence = sequences_[static_cast<size_t>(s)];
       for (int64_t c = 0; c < chunks_; ++c) sequence.pages.push_back(PageId(static_cast<uint32_t>(s * chunks_ + c)));

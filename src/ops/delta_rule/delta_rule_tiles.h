@@ -41,6 +41,10 @@ inline void store_column(float* p, V16 a, int64_t n) {
   }
 }
 
+// How far a pass over S runs ahead of its loads, in floats: 8 KiB cover the memory latency at one core's share of
+// bandwidth.
+constexpr int64_t kAhead = 2048;
+
 // Calls body.operator()<vectors, tail>(column, columns) over all value columns: as many full tiles of kWide vectors as
 // fit, then single vectors, then what is left of one.
 template <int kWide, class Body>
@@ -111,7 +115,12 @@ inline void commit_tile(const float* keep, const float* carry, int64_t carry_str
     const V16 e = set16(keep[c]);
 #pragma GCC unroll 8
     for (int t = 0; t < kVectors; ++t) {
-      acc[c][t] = s == nullptr ? e * zero16() : e * load_column<kTail>(s + c * s_stride + 16 * t, columns);
+      if (s == nullptr) {
+        acc[c][t] = e * zero16();
+      } else {
+        acc[c][t] = e * load_column<kTail>(s + c * s_stride + 16 * t, columns);
+        _mm_prefetch(reinterpret_cast<const char*>(s + c * s_stride + 16 * t + kAhead), _MM_HINT_T0);
+      }
     }
   }
 #pragma GCC unroll 2

@@ -1,8 +1,8 @@
 // The gates of Kimi Delta Attention.
 //
 //   decay   z = f[r, h, d] + dt_bias[h, d];  t = a[h] * z with a = e^(A_log), folded at load by the caller
-//           bounded:    g = lower_bound * sigmoid(t)            (Kimi K3: lower_bound = -5; a smooth bound, not a
-//           clamp) unbounded:  g = -(a[h] * softplus(z))               (Kimi Linear)
+//           bounded:    g = lower_bound * sigmoid(t)            (Kimi K3: lower_bound -5; a smooth bound, not a clamp)
+//           unbounded:  g = -(a[h] * softplus(z))               (Kimi Linear)
 //   beta    b = sigmoid(logit)                                  [rows, heads]
 // sigmoid and softplus are those of base/math.h; FP32 throughout.
 #pragma once
@@ -17,7 +17,7 @@ namespace weir {
 
 struct KdaGateArgs {
   bool bounded = true;
-  float lower_bound = -5;
+  float lower_bound = -5;  // in [-5, 0): sixteen steps must stay within e^80
   int64_t heads = 0;
   int64_t key_dim = 0;
   const float* a = nullptr;        // [heads]

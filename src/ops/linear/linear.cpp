@@ -32,10 +32,11 @@ LinearKernel linear_kernel(KernelSet set) {
 int64_t linear_scratch_bytes() { return linear_blocks::kScratchBytes; }
 
 int64_t linear_panel(int64_t out, int threads) {
-  // Four items per thread keep the last ones from waiting long; beyond kOuts a panel gains nothing.
+  // Four items per thread keep the last ones from waiting long. Within an item memory is read ahead; at its start not,
+  // which long items make up for.
   const int64_t tile = linear_blocks::kPanelOuts;
   const int64_t even = out / (int64_t{4} * threads) / tile * tile;
-  return std::clamp(even, tile, linear_blocks::kOuts);
+  return std::clamp(even, tile, 2 * linear_blocks::kOuts);
 }
 
 namespace {

@@ -9,6 +9,7 @@
 // not on rows, threads, tiles or instruction set.
 //
 // MXFP4: `in` is a multiple of 32; scale code 255 is refused by the loader.
+// Any alignment is allowed; fastest when rows of x start at multiples of 64 bytes.
 // Cost: every weight byte is read once per call however many rows there are; 2 * rows * out * in FLOPs.
 #pragma once
 

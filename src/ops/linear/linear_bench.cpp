@@ -52,7 +52,9 @@ Weights make_weights(WeightFormat format, int64_t out, int64_t in) {
 
 void bench_format(CpuDevice& device, WeightFormat format, int64_t out, int64_t in, double read_roof, double fma_peak) {
   const Weights weights = make_weights(format, out, in);
-  std::vector<float> x(static_cast<size_t>(kMaxRows * in)), y(static_cast<size_t>(kMaxRows * out));
+  const Mapping x_memory(kMaxRows * in * 4),
+      y_memory(kMaxRows * out * 4);  // rows aligned to cache lines, as in an engine
+  const auto x = x_memory.as<float>(), y = y_memory.as<float>();
   for (size_t i = 0; i < x.size(); ++i) x[i] = static_cast<float>(i % 97) * 0.01f - 0.5f;
   std::vector<std::unique_ptr<BoundOp>> ops;
   for (const WeightView& weight : weights.copies) {

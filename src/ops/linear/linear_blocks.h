@@ -1,4 +1,5 @@
-// Block sizes of the kernels for many rows, shared by all instruction sets because they size the scratch.
+// Block sizes of the kernels for many rows, shared by all instruction sets because they size the scratch. AVX2 uses
+// half of kDepth and kRows.
 #pragma once
 
 #include <cstdint>

@@ -21,7 +21,7 @@ constexpr Powers kPowers = [] {
   return powers;
 }();
 
-inline float power(const std::byte* scales, int64_t block) { return kPowers.of[static_cast<uint8_t>(scales[block])]; }
+inline float power(const std::byte* scale) { return kPowers.of[static_cast<uint8_t>(*scale)]; }
 
 #if defined(WEIR_ISA_avx512)
 
@@ -95,17 +95,13 @@ struct Mxfp4 {
 
 #endif
 
-// As multiply_tile, whole depth.
+// As multiply_tile over the whole depth. x: rows in the decoder's order (arrange_x).
 template <int NO, int NR>
-void multiply_mxfp4(Strided weights, Strided scales, const float* x, int64_t x_stride, int64_t depth, float* y,
-                    int64_t y_stride, int64_t outs) {
+void multiply_mxfp4(const FileRows<NO> weights, const FileRows<NO> scales, const float* x, int64_t x_stride,
+                    int64_t depth, float* y, int64_t y_stride, int64_t outs, const std::byte* next) {
   const Mxfp4 format;
-  const std::byte* w[NO];
-  const std::byte* s[NO];
-  for (int o = 0; o < NO; ++o) {
-    w[o] = weights.data + (o < outs ? o : outs - 1) * weights.stride;
-    s[o] = scales.data + (o < outs ? o : outs - 1) * scales.stride;
-  }
+  XRows xs(x, x_stride);
+  Ahead<NO * 16> ahead{next};
   V16 acc[NO][NR];
 #pragma GCC unroll 8
   for (int o = 0; o < NO; ++o) {
@@ -113,32 +109,46 @@ void multiply_mxfp4(Strided weights, Strided scales, const float* x, int64_t x_s
     for (int r = 0; r < NR; ++r) acc[o][r] = zero16();
   }
   for (int64_t block = 0; block < depth / 32; ++block) {
-    const float* xb = x + block * 32;
+    const auto decode = [&](int o) {
+      return format.decode(weights.template at<std::byte>(o, block * 16),
+                           power(scales.template at<std::byte>(o, block)));
+    };
     if constexpr (NO > NR) {
       V16 x0[NR], x1[NR];
 #pragma GCC unroll 8
       for (int r = 0; r < NR; ++r) {
-        x0[r] = format.load_x(xb + r * x_stride);
-        x1[r] = format.load_x(xb + r * x_stride + 16);
+        x0[r] = load16(xs.row(r));
+        x1[r] = load16(xs.row(r) + 16);
       }
 #pragma GCC unroll 8
       for (int o = 0; o < NO; ++o) {
-        const Mxfp4::Block b = format.decode(w[o] + block * 16, power(s[o], block));
+        const Mxfp4::Block b = decode(o);
 #pragma GCC unroll 8
         for (int r = 0; r < NR; ++r) acc[o][r] = fma(b.second, x1[r], fma(b.first, x0[r], acc[o][r]));
       }
     } else {
       Mxfp4::Block b[NO];
 #pragma GCC unroll 8
-      for (int o = 0; o < NO; ++o) b[o] = format.decode(w[o] + block * 16, power(s[o], block));
+      for (int o = 0; o < NO; ++o) b[o] = decode(o);
 #pragma GCC unroll 8
       for (int r = 0; r < NR; ++r) {
-        const V16 x0 = format.load_x(xb + r * x_stride);
-        const V16 x1 = format.load_x(xb + r * x_stride + 16);
+#pragma GCC unroll 2
+        for (int half = 0; half < 2; ++half) {
+#pragma GCC unroll 2
+          for (int i = 0; i < kParts; ++i) {
+            Reg v = load_reg(xs.row(r) + half * 16 + i * kRegLanes);
+            if constexpr (NO > 1) hold(v);
 #pragma GCC unroll 8
-        for (int o = 0; o < NO; ++o) acc[o][r] = fma(b[o].second, x1, fma(b[o].first, x0, acc[o][r]));
+            for (int o = 0; o < NO; ++o) {
+              V16 w = half == 0 ? b[o].first : b[o].second;
+              part(acc[o][r], i) = fma_reg(part(w, i), v, part(acc[o][r], i));
+            }
+          }
+        }
       }
     }
+    xs.advance(32);
+    ahead.fetch();
   }
 #pragma GCC unroll 8
   for (int o = 0; o < NO; ++o) {
@@ -148,11 +158,17 @@ void multiply_mxfp4(Strided weights, Strided scales, const float* x, int64_t x_s
   store_folded_tile<NO, NR>(acc, y, y_stride, outs);
 }
 
+// One row of x in the decoder's order, depth a multiple of 16.
+inline void arrange_x(const float* x, int64_t depth, float* arranged) {
+  const Mxfp4 format;
+  for (int64_t k = 0; k < depth; k += 16) store16(arranged + k, format.load_x(x + k));
+}
+
 // One row, depth elements (a multiple of 32), to FP32 in order.
 inline void expand_mxfp4(const std::byte* nibbles, const std::byte* scales, int64_t depth, float* panel) {
   const Mxfp4 format;
   for (int64_t block = 0; block < depth / 32; ++block) {
-    const Mxfp4::Block b = format.decode(nibbles + block * 16, power(scales, block));
+    const Mxfp4::Block b = format.decode(nibbles + block * 16, power(scales + block));
     store16(panel + block * 32, format.straighten(b.first));
     store16(panel + block * 32 + 16, format.straighten(b.second));
   }

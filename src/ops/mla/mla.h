@@ -1,5 +1,6 @@
-// The two per-head products that put multi-head latent attention into absorbed form (docs/numerics.md; DeepSeek-V2 paper,
-// section 2.1). kv_b [heads * (nope + value), latent] holds, per head, `nope` rows W_UK and then `value` rows W_UV.
+// The two per-head products that put multi-head latent attention into absorbed form (docs/numerics.md; DeepSeek-V2
+// paper, section 2.1). kv_b [heads * (nope + value), latent] holds, per head, `nope` rows W_UK and then `value` rows
+// W_UV.
 //
 //   absorb   q'[r, h, l] = sum_d q[r, h, d] * W_UK,h[d, l]      d ascending, one fused multiply-add each, from +0
 //            and q'[r, h, latent + e] = q[r, h, nope + e] for the `extra` dims that all heads' keys share

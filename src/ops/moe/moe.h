@@ -1,12 +1,13 @@
 // Routed experts: every row goes through its own few gated feed-forward blocks.
 //
 //   x [rows, in];  ids, weights [rows, top_k] (router.h; ids ascending);  y [rows, out]   FP32
-//   expert e:  h = act(gate_e x, up_e x) [inter];  z_e = down_e h [out]      products as linear.h, any format per matrix
-//   y = sum over a row's experts, ids ascending: a = fma(w, z_e, a) from +0
+//   expert e:  h = act(gate_e x, up_e x) [inter];  z_e = down_e h [out]      products as linear.h, any format per
+//   matrix y = sum over a row's experts, ids ascending: a = fma(w, z_e, a) from +0
 // An expert's output for a row does not depend on other rows (docs/numerics.md, CPU rule 6).
 //
 // A step builds, per expert that has rows, the list of its (row, slot) pairs; gate and up run over the gathered rows in
 // panels of outputs, then down, then the sums. Only experts that have rows are read: weight_bytes_read counts those.
+// cost() cannot know the routing and assumes that every expert is equally likely.
 #pragma once
 
 #include <memory>
@@ -15,6 +16,7 @@
 #include <vector>
 
 #include "device/cpu.h"
+#include "device/memory.h"
 #include "formats/weight.h"
 #include "ops/activation/activation.h"
 #include "ops/bound_op.h"
@@ -25,6 +27,21 @@ struct ExpertWeights {
   WeightView gate;  // [inter, in]
   WeightView up;    // [inter, in]
   WeightView down;  // [out, inter]
+};
+
+// What lies between the phases of one step: max_rows * top_k * (inter + the larger of in and out) floats. Layers run
+// one after the other, so all MoE ops of a model may share one.
+class MoeWorkspace {
+ public:
+  // Grows to at least `bytes`; earlier data() is then void. For binding, not for steps.
+  void reserve(int64_t bytes) {
+    if (memory_.bytes() < bytes) memory_ = Mapping(bytes);
+  }
+  std::byte* data() const { return memory_.data(); }
+  int64_t bytes() const { return memory_.bytes(); }
+
+ private:
+  Mapping memory_;
 };
 
 struct MoeArgs {
@@ -40,9 +57,12 @@ struct MoeArgs {
   const float* weights = nullptr;
   float* y = nullptr;
   int64_t y_stride = 0;
-  int32_t max_rows = 0;  // the most rows of a step; sizes the buffers
+  int32_t max_rows = 0;                     // the most rows of a step; sizes the buffers
+  std::shared_ptr<MoeWorkspace> workspace;  // none: the op's own
 };
 
+// ids are in [0, experts) and distinct within a row. Throws Error, naming the op and the expert, for shapes or formats
+// that do not fit.
 std::unique_ptr<BoundOp> bind_moe(CpuDevice& device, std::string name, MoeArgs args);
 
 }  // namespace weir

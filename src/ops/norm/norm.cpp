@@ -23,9 +23,12 @@ using UnitsKernel = void (*)(const NormArgs& args, int64_t begin, int64_t end);
 
 UnitsKernel units_kernel(KernelSet set) {
   switch (set) {
-    case KernelSet::kReference: return reference::norm_units;
-    case KernelSet::kAvx2: return avx2::norm_units;
-    case KernelSet::kAvx512: return avx512::norm_units;
+    case KernelSet::kReference:
+      return reference::norm_units;
+    case KernelSet::kAvx2:
+      return avx2::norm_units;
+    case KernelSet::kAvx512:
+      return avx512::norm_units;
   }
   return nullptr;
 }
@@ -73,9 +76,12 @@ class NormOp final : public BoundOp {
 
 NormKernel norm_kernel(KernelSet set) {
   switch (set) {
-    case KernelSet::kReference: return norm_row<reference::norm_units>;
-    case KernelSet::kAvx2: return norm_row<avx2::norm_units>;
-    case KernelSet::kAvx512: return norm_row<avx512::norm_units>;
+    case KernelSet::kReference:
+      return norm_row<reference::norm_units>;
+    case KernelSet::kAvx2:
+      return norm_row<avx2::norm_units>;
+    case KernelSet::kAvx512:
+      return norm_row<avx512::norm_units>;
   }
   return nullptr;
 }

@@ -2,8 +2,8 @@
 //
 //   x, y [rows, groups, size] FP32, row strides given, groups contiguous. x == y is allowed.
 //
-// Numeric specification (docs/numerics.md, CPU rules 1 and 4): ss = sum of x_k^2 in sixteen lanes (fused multiply-add, size
-// padded with zeros to a multiple of 16), folded.
+// Numeric specification (docs/numerics.md, CPU rules 1 and 4): ss = sum of x_k^2 in sixteen lanes (fused multiply-add,
+// size padded with zeros to a multiple of 16), folded.
 //   RMS norm      r = 1 / sqrt(ss / size + eps);   y_k = (x_k * r) * w_k
 //   L2 norm       r = 1 / sqrt(ss + eps);          y_k = (x_k * r) * scale        (eps on the sum)
 //   gated RMS     y_k = ((x_k * r) * w_k) * sigmoid(gate_k)                       (r as RMS norm; KDA's output norm)

@@ -87,9 +87,12 @@ void run(const NormArgs& args, int64_t begin, int64_t end) {
 
 void norm_units(const NormArgs& args, int64_t begin, int64_t end) {
   switch (args.kind) {
-    case NormKind::kRms: return run<NormKind::kRms>(args, begin, end);
-    case NormKind::kL2: return run<NormKind::kL2>(args, begin, end);
-    case NormKind::kRmsGated: return run<NormKind::kRmsGated>(args, begin, end);
+    case NormKind::kRms:
+      return run<NormKind::kRms>(args, begin, end);
+    case NormKind::kL2:
+      return run<NormKind::kL2>(args, begin, end);
+    case NormKind::kRmsGated:
+      return run<NormKind::kRmsGated>(args, begin, end);
   }
 }
 

@@ -18,9 +18,15 @@ void norm_units(const NormArgs& args, int64_t begin, int64_t end) {
     const float r = 1.f / math::sqrt((args.kind == NormKind::kL2 ? ss : ss / size) + args.eps);
     for (int64_t k = 0; k < args.size; ++k) {
       switch (args.kind) {
-        case NormKind::kRms: y[k] = (x[k] * r) * args.weight[k]; break;
-        case NormKind::kL2: y[k] = (x[k] * r) * args.scale; break;
-        case NormKind::kRmsGated: y[k] = ((x[k] * r) * args.weight[k]) * math::sigmoid(gate[k]); break;
+        case NormKind::kRms:
+          y[k] = (x[k] * r) * args.weight[k];
+          break;
+        case NormKind::kL2:
+          y[k] = (x[k] * r) * args.scale;
+          break;
+        case NormKind::kRmsGated:
+          y[k] = ((x[k] * r) * args.weight[k]) * math::sigmoid(gate[k]);
+          break;
       }
     }
   }

@@ -1,12 +1,10 @@
 #include "ops/norm/norm.h"
 
-#include <boost/json.hpp>
 #include <cmath>
-#include <fstream>
-#include <sstream>
 
 #include "base/error.h"
 #include "ops/simd/kernel_test.h"
+#include "ops/simd/published_vectors.h"
 
 namespace weir {
 namespace {
@@ -21,11 +19,20 @@ struct Problem {
       : kind(k), rows(r), groups(g), size(n) {
     RandomFloats random(seed);
     const int64_t stride = g * n + 3;
-    x = random.take(r * stride, values);
-    gate = random.take(r * stride, values);
+    x = random.take((r + 1) * stride, values);
+    gate = random.take((r + 1) * stride, values);
     weight = random.take(n, values);
-    args = {.kind = k, .groups = g, .size = n, .eps = 1e-5f, .scale = 0.3f, .weight = weight.data(), .x = x.data(),
-            .x_stride = stride, .gate = gate.data(), .gate_stride = stride, .y_stride = stride};
+    args = {.kind = k,
+            .groups = g,
+            .size = n,
+            .eps = 1e-5f,
+            .scale = 0.3f,
+            .weight = weight.data(),
+            .x = x.data(),
+            .x_stride = stride,
+            .gate = gate.data(),
+            .gate_stride = stride,
+            .y_stride = stride};
   }
 
   std::vector<float> rows_alone(KernelSet set) {
@@ -93,23 +100,15 @@ TEST(NormReference, FoldsSixteenLanesInTheWrittenOrder) {
   x[0] = 4096.f;
   x[1] = x[9] = 1.f;  // 1 + 1 = 2 in the first fold, then 2^24 + 2
   std::vector<float> weight(16, 1.f), y(16);
-  NormArgs args{.kind = NormKind::kRms, .size = 16, .weight = weight.data(), .x = x.data(), .x_stride = 16,
-                .y = y.data(), .y_stride = 16};
+  NormArgs args{.kind = NormKind::kRms,
+                .size = 16,
+                .weight = weight.data(),
+                .x = x.data(),
+                .x_stride = 16,
+                .y = y.data(),
+                .y_stride = 16};
   norm_kernel(KernelSet::kReference)(args, 0);
   EXPECT_EQ(y[1], 1.f / std::sqrt(16777218.f / 16.f));
-}
-
-std::vector<float> floats(const boost::json::value& v) {
-  std::vector<float> out;
-  for (const auto& e : v.as_array()) out.push_back(static_cast<float>(e.to_number<double>()));
-  return out;
-}
-
-boost::json::object ops_json() {
-  std::ifstream file(WEIR_FIXTURES "/kimi_k3/unit/ops.json");
-  std::stringstream text;
-  text << file.rdbuf();
-  return boost::json::parse(text.str()).as_object();
 }
 
 void expect_near(const std::vector<float>& expected, const std::vector<float>& found) {
@@ -118,13 +117,19 @@ void expect_near(const std::vector<float>& expected, const std::vector<float>& f
 }
 
 TEST(NormReference, MatchesThePublishedVectors) {
-  const boost::json::object ops = ops_json();
+  const boost::json::object ops = published_vectors("ops.json").as_object();
   for (const auto& entry : ops.at("rmsnorm").as_array()) {
     const std::vector<float> x = floats(entry.at("x")), w = floats(entry.at("w"));
     std::vector<float> y(x.size());
     const int64_t n = static_cast<int64_t>(x.size());
-    NormArgs args{.kind = NormKind::kRms, .size = n, .eps = entry.at("eps").to_number<float>(), .weight = w.data(),
-                  .x = x.data(), .x_stride = n, .y = y.data(), .y_stride = n};
+    NormArgs args{.kind = NormKind::kRms,
+                  .size = n,
+                  .eps = entry.at("eps").to_number<float>(),
+                  .weight = w.data(),
+                  .x = x.data(),
+                  .x_stride = n,
+                  .y = y.data(),
+                  .y_stride = n};
     norm_kernel(KernelSet::kReference)(args, 0);
     expect_near(floats(entry.at("y")), y);
   }
@@ -133,8 +138,13 @@ TEST(NormReference, MatchesThePublishedVectors) {
     const std::vector<float> x = floats(entry.at("x"));
     std::vector<float> y(x.size());
     const int64_t n = static_cast<int64_t>(x.size());
-    NormArgs args{.kind = NormKind::kL2, .size = n, .eps = entry.at("eps_on_sum").to_number<float>(), .x = x.data(),
-                  .x_stride = n, .y = y.data(), .y_stride = n};
+    NormArgs args{.kind = NormKind::kL2,
+                  .size = n,
+                  .eps = entry.at("eps_on_sum").to_number<float>(),
+                  .x = x.data(),
+                  .x_stride = n,
+                  .y = y.data(),
+                  .y_stride = n};
     norm_kernel(KernelSet::kReference)(args, 0);
     expect_near(floats(entry.at("y")), y);
   }
@@ -144,9 +154,16 @@ TEST(NormReference, MatchesThePublishedVectors) {
     const std::vector<float> x = floats(entry.at("o").at(row)), gate = floats(entry.at("gate_logits").at(row));
     std::vector<float> y(x.size());
     const int64_t n = static_cast<int64_t>(x.size());
-    NormArgs args{.kind = NormKind::kRmsGated, .size = n, .eps = entry.at("eps").to_number<float>(),
-                  .weight = w.data(), .x = x.data(), .x_stride = n, .gate = gate.data(), .gate_stride = n,
-                  .y = y.data(), .y_stride = n};
+    NormArgs args{.kind = NormKind::kRmsGated,
+                  .size = n,
+                  .eps = entry.at("eps").to_number<float>(),
+                  .weight = w.data(),
+                  .x = x.data(),
+                  .x_stride = n,
+                  .gate = gate.data(),
+                  .gate_stride = n,
+                  .y = y.data(),
+                  .y_stride = n};
     norm_kernel(KernelSet::kReference)(args, 0);
     expect_near(floats(entry.at("y").at(row)), y);
   }

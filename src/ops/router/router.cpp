@@ -18,9 +18,12 @@ void route_row(const RouterArgs& args, int64_t row, std::byte* scratch);
 
 RouterKernel router_kernel(KernelSet set) {
   switch (set) {
-    case KernelSet::kReference: return reference::route_row;
-    case KernelSet::kAvx2: return avx2::route_row;
-    case KernelSet::kAvx512: return avx512::route_row;
+    case KernelSet::kReference:
+      return reference::route_row;
+    case KernelSet::kAvx2:
+      return avx2::route_row;
+    case KernelSet::kAvx512:
+      return avx512::route_row;
   }
   return nullptr;
 }

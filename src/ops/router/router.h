@@ -2,10 +2,9 @@
 //
 //   logits [rows, experts] FP32;  bias [experts];  ids [rows, top_k], weights [rows, top_k]
 //   s = sigmoid(logit);  c = s + bias
-//   groups > 1: group score = sum of the two largest c of the group (of one when it has one); the topk_group best groups
-//   stay, ties to the lowest group
-//   chosen: the top_k largest c among them, ties to the lowest id; a NaN counts below everything
-//   w = s / (sum + 1e-20) * scaling_factor where renormalize and top_k > 1, else s * scaling_factor;
+//   groups > 1: group score = sum of the two largest c of the group (of one when it has one); the topk_group best
+//   groups stay, ties to the lowest group chosen: the top_k largest c among them, ties to the lowest id; a NaN counts
+//   below everything w = s / (sum + 1e-20) * scaling_factor where renormalize and top_k > 1, else s * scaling_factor;
 //   sum: of the chosen s, in ascending id, from +0
 // ids are written in ascending order: the order in which a row's experts are added (docs/numerics.md, CPU rule 6).
 #pragma once

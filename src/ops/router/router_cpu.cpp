@@ -4,7 +4,8 @@
 namespace weir::WEIR_ISA {
 namespace {
 
-// Choice values as integers in the same order. NaN is below -inf; experts that cannot be chosen (any more) are below NaN.
+// Choice values as integers in the same order. NaN is below -inf; experts that cannot be chosen (any more) are below
+// NaN.
 constexpr int32_t kGone = INT32_MIN;
 constexpr int32_t kNan = INT32_MIN + 1;
 
@@ -18,9 +19,9 @@ inline float value_of(int32_t key) {
 }
 
 struct Row {
-  int64_t padded = 0;       // experts, to a multiple of 16
-  float* scores = nullptr;  // [padded]
-  int32_t* keys = nullptr;  // [padded]
+  int64_t padded = 0;         // experts, to a multiple of 16
+  float* scores = nullptr;    // [padded]
+  int32_t* keys = nullptr;    // [padded]
   int32_t* groups = nullptr;  // [groups], at most [padded]
   int32_t* tops = nullptr;    // [padded / 16]: the largest key of each 16
 };

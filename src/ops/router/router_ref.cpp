@@ -34,8 +34,8 @@ void route_row(const RouterArgs& args, int64_t row, std::byte* scratch) {
   const float* logits = args.logits + row * args.logits_stride;
   int32_t* ids = args.ids + row * args.top_k;
   float* weights = args.weights + row * args.top_k;
-  float* choice = reinterpret_cast<float*>(scratch);                       // [experts]
-  uint8_t* taken = reinterpret_cast<uint8_t*>(choice + args.experts);      // [experts]; 1: chosen, 2: not to be chosen
+  float* choice = reinterpret_cast<float*>(scratch);                   // [experts]
+  uint8_t* taken = reinterpret_cast<uint8_t*>(choice + args.experts);  // [experts]; 1: chosen, 2: not to be chosen
   for (int64_t e = 0; e < args.experts; ++e) {
     choice[e] = math::sigmoid(logits[e]) + args.bias[e];
     taken[e] = 0;

@@ -1,14 +1,12 @@
 #include "ops/router/router.h"
 
 #include <algorithm>
-#include <boost/json.hpp>
 #include <cmath>
-#include <fstream>
 #include <limits>
-#include <sstream>
 
 #include "base/error.h"
 #include "ops/simd/kernel_test.h"
+#include "ops/simd/published_vectors.h"
 
 namespace weir {
 namespace {
@@ -49,8 +47,8 @@ INSTANTIATE_TEST_SUITE_P(, RouterKernels, kVectorSets, kernel_set_test_name);
 struct Shape {
   int64_t experts, top_k, groups, topk_group;
 };
-constexpr Shape kShapes[] = {{1, 1, 1, 1},   {6, 3, 1, 1},     {16, 16, 1, 1},   {17, 5, 1, 1},    {64, 8, 8, 3},
-                             {60, 4, 5, 2},  {256, 8, 8, 4},   {896, 16, 1, 1},  {40, 40, 4, 4},   {24, 6, 24, 6},
+constexpr Shape kShapes[] = {{1, 1, 1, 1},   {6, 3, 1, 1},     {16, 16, 1, 1},  {17, 5, 1, 1},  {64, 8, 8, 3},
+                             {60, 4, 5, 2},  {256, 8, 8, 4},   {896, 16, 1, 1}, {40, 40, 4, 4}, {24, 6, 24, 6},
                              {24, 24, 2, 2}, {384, 12, 12, 5}, {48, 3, 16, 1}};
 
 TEST_P(RouterKernels, EqualTheReference) {
@@ -58,8 +56,12 @@ TEST_P(RouterKernels, EqualTheReference) {
   for (const Shape& s : kShapes) {
     for (const Values values : {Values::kPlain, Values::kWide, Values::kSpecial}) {
       for (const bool renormalize : {true, false}) {
-        const RouterArgs args{.experts = s.experts, .top_k = s.top_k, .groups = s.groups, .topk_group = s.topk_group,
-                              .renormalize = renormalize, .scaling_factor = 2.446f};
+        const RouterArgs args{.experts = s.experts,
+                              .top_k = s.top_k,
+                              .groups = s.groups,
+                              .topk_group = s.topk_group,
+                              .renormalize = renormalize,
+                              .scaling_factor = 2.446f};
         expect_equal(args, random.take(s.experts * 20, values), random.take(s.experts, values));
       }
     }
@@ -74,7 +76,8 @@ TEST_P(RouterKernels, BreakTiesLikeTheReference) {
     std::vector<float> logits(static_cast<size_t>(s.experts * 50)), bias(static_cast<size_t>(s.experts));
     for (float& v : logits) v = levels[random.below(6)];
     for (float& v : bias) v = levels[random.below(3)];
-    expect_equal({.experts = s.experts, .top_k = s.top_k, .groups = s.groups, .topk_group = s.topk_group}, logits, bias);
+    expect_equal({.experts = s.experts, .top_k = s.top_k, .groups = s.groups, .topk_group = s.topk_group}, logits,
+                 bias);
   }
 }
 
@@ -91,7 +94,7 @@ TEST_P(RouterKernels, GiveABatchTheChoiceOfItsRowsWithAnyNumberOfThreads) {
       std::vector<float> weights(alone.weights.size() + 1);
       RouterArgs bound = args;
       bound.bias = bias.data();
-      bound.logits = rows ? logits.data() : bias.data();
+      bound.logits = rows > 0 ? logits.data() : bias.data();
       bound.logits_stride = experts;
       bound.ids = ids.data();
       bound.weights = weights.data();
@@ -106,24 +109,18 @@ TEST_P(RouterKernels, GiveABatchTheChoiceOfItsRowsWithAnyNumberOfThreads) {
   }
 }
 
-std::vector<float> floats(const boost::json::value& v) {
-  std::vector<float> out;
-  for (const auto& e : v.as_array()) out.push_back(static_cast<float>(e.to_number<double>()));
-  return out;
-}
-
 TEST(RouterReference, MatchesThePublishedVectors) {
-  std::ifstream file(WEIR_FIXTURES "/kimi_k3/unit/ops.json");
-  std::stringstream text;
-  text << file.rdbuf();
-  for (const auto& entry : boost::json::parse(text.str()).at("router").as_array()) {
+  const boost::json::value published = published_vectors("ops.json");
+  for (const auto& entry : published.at("router").as_array()) {
     const std::vector<float> logits = floats(entry.at("logits")), bias = floats(entry.at("bias"));
     const std::vector<float> weights = floats(entry.at("weights"));
     std::vector<std::pair<int32_t, float>> expected;  // published in descending choice, wanted in ascending id
-    for (size_t i = 0; i < weights.size(); ++i) expected.emplace_back(entry.at("ids").at(i).to_number<int>(), weights[i]);
+    for (size_t i = 0; i < weights.size(); ++i)
+      expected.emplace_back(entry.at("ids").at(i).to_number<int>(), weights[i]);
     std::sort(expected.begin(), expected.end());
     const Routed found = route(KernelSet::kReference,
-                               {.experts = static_cast<int64_t>(logits.size()), .top_k = entry.at("top_k").to_number<int>(),
+                               {.experts = static_cast<int64_t>(logits.size()),
+                                .top_k = entry.at("top_k").to_number<int>(),
                                 .scaling_factor = entry.at("scale").to_number<float>()},
                                logits, bias);
     ASSERT_EQ(expected.size(), found.ids.size());
@@ -158,7 +155,8 @@ TEST(RouterReference, RanksGroupsByTheSumOfTheirTwoBest) {
 }
 
 TEST(RouterReference, RanksGroupsOfOneByTheirMember) {
-  EXPECT_EQ(chosen({.experts = 4, .top_k = 2, .groups = 4, .topk_group = 2}, {0, 3, 1, 2}), (std::vector<int32_t>{1, 3}));
+  EXPECT_EQ(chosen({.experts = 4, .top_k = 2, .groups = 4, .topk_group = 2}, {0, 3, 1, 2}),
+            (std::vector<int32_t>{1, 3}));
 }
 
 TEST(RouterReference, ChoosesAllWhenTopKIsAll) {
@@ -171,8 +169,15 @@ TEST(RouterOp, RefusesWhatCannotBeChosen) {
   CpuDevice device(1, KernelSet::kReference);
   std::vector<float> v(64);
   std::vector<int32_t> ids(64);
-  const RouterArgs good{.experts = 16, .top_k = 4, .groups = 4, .topk_group = 1, .bias = v.data(), .logits = v.data(),
-                        .logits_stride = 16, .ids = ids.data(), .weights = v.data()};
+  const RouterArgs good{.experts = 16,
+                        .top_k = 4,
+                        .groups = 4,
+                        .topk_group = 1,
+                        .bias = v.data(),
+                        .logits = v.data(),
+                        .logits_stride = 16,
+                        .ids = ids.data(),
+                        .weights = v.data()};
   EXPECT_NO_THROW(bind_router(device, "router", good));
   const auto refused = [&](auto change) {
     RouterArgs args = good;

@@ -1,0 +1,115 @@
+#include "ops/mla/mla.h"
+
+#include <algorithm>
+#include <cassert>
+#include <utility>
+
+#include "base/error.h"
+#include "ops/mla/mla_kernel.h"
+
+namespace weir {
+
+namespace reference {
+void mla_absorb(const MlaTask& task);
+void mla_expand(const MlaTask& task);
+}  // namespace reference
+namespace avx2 {
+void mla_absorb(const MlaTask& task);
+void mla_expand(const MlaTask& task);
+}  // namespace avx2
+namespace avx512 {
+void mla_absorb(const MlaTask& task);
+void mla_expand(const MlaTask& task);
+}  // namespace avx512
+
+namespace {
+
+enum class Direction { kAbsorb, kExpand };
+
+MlaKernel kernel_of(KernelSet set, Direction direction) {
+  const bool absorb = direction == Direction::kAbsorb;
+  switch (set) {
+    case KernelSet::kReference:
+      return absorb ? reference::mla_absorb : reference::mla_expand;
+    case KernelSet::kAvx2:
+      return absorb ? avx2::mla_absorb : avx2::mla_expand;
+    case KernelSet::kAvx512:
+      return absorb ? avx512::mla_absorb : avx512::mla_expand;
+  }
+  return absorb ? reference::mla_absorb : reference::mla_expand;
+}
+
+// A task is a head and a range of outputs of it (of the latent for absorb, of the head's values for expand): all rows
+// of the step pass over that part of the weights while it is in cache.
+class MlaProject final : public BoundOp {
+ public:
+  MlaProject(CpuDevice& device, std::string name, const MlaProjectArgs& args, Direction direction)
+      : BoundOp(std::move(name)),
+        device_(device),
+        args_(args),
+        direction_(direction),
+        kernel_(kernel_of(device.kernels(), direction)),
+        outputs_(direction == Direction::kAbsorb ? args.latent : args.value),
+        range_(direction == Direction::kAbsorb ? kMlaAbsorbRange : kMlaExpandRange) {
+    device.reserve_scratch(mla_scratch_bytes(args));
+  }
+
+  void run(const StepView& step) override {
+    if (step.rows == 0) return;
+    device_.counters().weight_bytes_read += weight_bytes();
+    const int64_t ranges = (outputs_ + range_ - 1) / range_;
+    device_.pool().parallel_for(args_.heads * ranges, [&](int64_t i, int thread) {
+      const int64_t first = i % ranges * range_;
+      kernel_({.args = &args_,
+               .rows = step.rows,
+               .head = i / ranges,
+               .first = first,
+               .end = std::min(first + range_, outputs_),
+               .scratch = reinterpret_cast<float*>(device_.scratch(thread))});
+    });
+  }
+
+  Cost cost(int32_t rows, int64_t) const override {
+    const int64_t inner = direction_ == Direction::kAbsorb ? args_.nope : args_.latent;
+    return {.weight_bytes = weight_bytes(),
+            .flops = 2. * static_cast<double>(rows) * static_cast<double>(args_.heads * outputs_ * inner)};
+  }
+
+ private:
+  int64_t weight_bytes() const {
+    return args_.heads * (direction_ == Direction::kAbsorb ? args_.nope : args_.value) * args_.kv_b.row_bytes;
+  }
+
+  CpuDevice& device_;
+  MlaProjectArgs args_;
+  Direction direction_;
+  MlaKernel kernel_;
+  int64_t outputs_;  // of a head
+  int64_t range_;
+};
+
+std::unique_ptr<BoundOp> bind(CpuDevice& device, std::string name, const MlaProjectArgs& args, Direction direction) {
+  if (args.heads <= 0 || args.nope <= 0 || args.value <= 0 || args.latent <= 0 || args.extra < 0) {
+    fail(name, ": expected positive dimensions, found heads ", args.heads, ", nope ", args.nope, ", extra ", args.extra,
+         ", value ", args.value, ", latent ", args.latent);
+  }
+  if (args.kv_b.out != args.heads * (args.nope + args.value) || args.kv_b.in != args.latent) {
+    fail(name, ": expected kv_b of [", args.heads * (args.nope + args.value), ", ", args.latent, "], found [",
+         args.kv_b.out, ", ", args.kv_b.in, "]");
+  }
+  if (args.kv_b.format == WeightFormat::kMxfp4) fail(name, ": kv_b in MXFP4 is not supported: F32, F16 or BF16");
+  assert(args.kv_b.data && args.x && args.y);
+  return std::make_unique<MlaProject>(device, std::move(name), args, direction);
+}
+
+}  // namespace
+
+std::unique_ptr<BoundOp> bind_mla_absorb(CpuDevice& device, std::string name, const MlaProjectArgs& args) {
+  return bind(device, std::move(name), args, Direction::kAbsorb);
+}
+
+std::unique_ptr<BoundOp> bind_mla_expand(CpuDevice& device, std::string name, const MlaProjectArgs& args) {
+  return bind(device, std::move(name), args, Direction::kExpand);
+}
+
+}  // namespace weir

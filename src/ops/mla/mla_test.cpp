@@ -1,0 +1,250 @@
+#include "ops/mla/mla.h"
+
+#include <gtest/gtest.h>
+
+#include <boost/json.hpp>
+#include <cmath>
+#include <cstdio>
+#include <cstring>
+#include <fstream>
+#include <iterator>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+#include "base/number.h"
+#include "ops/attention/attention.h"
+#include "ops/attention/attention_testing.h"
+
+namespace weir {
+namespace {
+
+// All numbers of nested arrays, in order.
+void flatten(const boost::json::value& value, std::vector<float>& out) {
+  if (!value.is_array()) return out.push_back(static_cast<float>(value.to_number<double>()));
+  for (const boost::json::value& inner : value.as_array()) flatten(inner, out);
+}
+
+std::vector<KernelSet> all_sets() {
+  std::vector<KernelSet> sets{KernelSet::kReference};
+  for (KernelSet set : {KernelSet::kAvx2, KernelSet::kAvx512}) {
+    if (kernel_set_supported(set)) {
+      sets.push_back(set);
+    } else {
+      std::printf("skipped: %s\n", kernel_set_name(set).data());
+    }
+  }
+  return sets;
+}
+
+// tests/fixtures/kimi_k3/unit/mla.json: computed in double, absorbed and expanded forms agree to 1e-15. FP32 sums of at
+// most 8 products of order one: 2e-6.
+TEST(Mla, AbsorbAttendAndExpandAgreeWithTheFixture) {
+  std::ifstream file(std::string(WEIR_FIXTURES) + "/kimi_k3/unit/mla.json");
+  ASSERT_TRUE(file.good());
+  const std::string text{std::istreambuf_iterator<char>(file), {}};
+  const boost::json::value json = boost::json::parse(text);
+  const auto dim = [&](const char* name) { return json.at("dims").at(name).to_number<int64_t>(); };
+  const auto numbers = [&](const char* name) {
+    std::vector<float> out;
+    flatten(json.at(name), out);
+    return out;
+  };
+  const int64_t heads = dim("heads"), nope = dim("nope"), extra = dim("rope"), value = dim("v"), latent = dim("latent");
+  const auto rows = static_cast<int32_t>(dim("tokens"));
+  const std::vector<float> q = numbers("q"), latents = numbers("latent"), extras = numbers("extra"),
+                           expected = numbers("out");
+  const std::vector<float> kv_b = numbers("kv_b");
+  const WeightView weight{.format = WeightFormat::kF32,
+                          .out = heads * (nope + value),
+                          .in = latent,
+                          .data = reinterpret_cast<const std::byte*>(kv_b.data()),
+                          .row_bytes = latent * 4};
+  for (KernelSet set : all_sets()) {
+    CpuDevice device(2, set);
+    std::mt19937 random(1);
+    const PageField field{.row_bytes = (latent + extra) * 4};
+    PagedSequences pages(random, 1, rows, kPagePositions * field.row_bytes);
+    const StepView step = pages.step({{0, 0, rows}});
+    std::vector<float> absorbed(static_cast<size_t>(rows * heads * (latent + extra)));
+    std::vector<float> attended(static_cast<size_t>(rows * heads * latent));
+    std::vector<float> out(static_cast<size_t>(rows * heads * value));
+    MlaProjectArgs project{.kv_b = weight,
+                           .heads = heads,
+                           .nope = nope,
+                           .extra = extra,
+                           .value = value,
+                           .latent = latent,
+                           .x = q.data(),
+                           .x_stride = heads * (nope + extra),
+                           .y = absorbed.data(),
+                           .y_stride = heads * (latent + extra)};
+    bind_kv_write(device, "latent", {.field = field, .size = latent, .x = latents.data(), .x_stride = latent})
+        ->run(step);
+    bind_kv_write(device, "extra", {.field = field, .to = latent, .size = extra, .x = extras.data(), .x_stride = extra})
+        ->run(step);
+    bind_mla_absorb(device, "absorb", project)->run(step);
+    bind_attention(device, "attention",
+                   {.heads = heads,
+                    .kv_heads = 1,
+                    .key_dim = latent + extra,
+                    .value_dim = latent,
+                    .scale = 1 / std::sqrt(static_cast<float>(nope + extra)),
+                    .key = field,
+                    .value = field,
+                    .q = absorbed.data(),
+                    .q_stride = heads * (latent + extra),
+                    .out = attended.data(),
+                    .out_stride = heads * latent,
+                    .max_rows = rows})
+        ->run(step);
+    project.x = attended.data();
+    project.x_stride = heads * latent;
+    project.y = out.data();
+    project.y_stride = heads * value;
+    bind_mla_expand(device, "expand", project)->run(step);
+    ASSERT_EQ(out.size(), expected.size());
+    for (size_t i = 0; i < out.size(); ++i)
+      EXPECT_NEAR(out[i], expected[i], 2e-6) << kernel_set_name(set) << ", element " << i;
+  }
+}
+
+struct Shape {
+  int64_t heads, nope, extra, value, latent;
+};
+const Shape kShapes[] = {
+    {3, 4, 2, 5, 6}, {2, 128, 64, 128, 512}, {1, 17, 0, 33, 300}, {5, 32, 16, 32, 272}, {2, 1, 1, 1, 1}};
+
+class Projection {
+ public:
+  Projection(const Shape& shape, WeightFormat format, int32_t rows, uint32_t seed = 1) : shape_(shape), rows_(rows) {
+    std::mt19937 random(seed);
+    std::normal_distribution<float> normal;
+    const float special[] = {0.f, -0.f, 1e-40f, 3e4f, -1e-30f, 1e30f};
+    const auto element = [&] { return random() % 16 == 0 ? special[random() % 6] : normal(random); };
+    const int64_t out = shape.heads * (shape.nope + shape.value);
+    const int64_t bytes = format == WeightFormat::kF32 ? 4 : 2;
+    kv_b_ = {.format = format, .out = out, .in = shape.latent, .row_bytes = shape.latent * bytes};
+    data_.resize(static_cast<size_t>(out * kv_b_.row_bytes));
+    for (int64_t i = 0; i < out * shape.latent; ++i) {
+      const float f = element();
+      const uint16_t half = format == WeightFormat::kF16 ? f32_to_f16(f) : f32_to_bf16(f);
+      std::memcpy(data_.data() + i * bytes, bytes == 4 ? static_cast<const void*>(&f) : &half,
+                  static_cast<size_t>(bytes));
+    }
+    kv_b_.data = data_.data();
+    q_.resize(static_cast<size_t>(rows * shape.heads * (shape.nope + shape.extra) + 1));
+    lat_.resize(static_cast<size_t>(rows * shape.heads * shape.latent + 1));
+    for (float& f : q_) f = element();
+    for (float& f : lat_) f = element();
+  }
+
+  // Rows [first, first + rows) through absorb or expand.
+  std::vector<float> run(KernelSet set, int threads, bool absorb, int32_t first, int32_t rows) {
+    CpuDevice device(threads, set);
+    const Shape& s = shape_;
+    const int64_t x_stride = s.heads * (absorb ? s.nope + s.extra : s.latent);
+    const int64_t y_stride = s.heads * (absorb ? s.latent + s.extra : s.value);
+    std::vector<float> y(static_cast<size_t>(rows * y_stride + 1), 77.f);
+    const MlaProjectArgs args{.kv_b = kv_b_,
+                              .heads = s.heads,
+                              .nope = s.nope,
+                              .extra = s.extra,
+                              .value = s.value,
+                              .latent = s.latent,
+                              .x = (absorb ? q_ : lat_).data() + first * x_stride,
+                              .x_stride = x_stride,
+                              .y = y.data(),
+                              .y_stride = y_stride};
+    const auto op = absorb ? bind_mla_absorb(device, "absorb", args) : bind_mla_expand(device, "expand", args);
+    op->run({.rows = rows});
+    EXPECT_EQ(y.back(), 77.f);
+    y.pop_back();
+    weight_bytes_ = device.counters().weight_bytes_read;
+    return y;
+  }
+
+  int32_t rows() const { return rows_; }
+  int64_t weight_bytes() const { return weight_bytes_; }
+
+ private:
+  Shape shape_;
+  int32_t rows_;
+  WeightView kv_b_;
+  std::vector<std::byte> data_;
+  std::vector<float> q_, lat_;
+  int64_t weight_bytes_ = 0;
+};
+
+bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
+  for (size_t i = 0; i < a.size(); ++i) {
+    if (std::isnan(a[i]) && std::isnan(b[i])) continue;
+    if (std::memcmp(&a[i], &b[i], 4) != 0) return false;
+  }
+  return a.size() == b.size();
+}
+
+TEST(Mla, EveryKernelSetGivesTheBitsOfTheReference) {
+  for (const Shape& shape : kShapes) {
+    for (WeightFormat format : {WeightFormat::kF32, WeightFormat::kF16, WeightFormat::kBf16}) {
+      for (int32_t rows : {0, 1, 2, 3, 4, 11}) {
+        Projection problem(shape, format, rows);
+        for (bool absorb : {true, false}) {
+          const std::vector<float> expected = problem.run(KernelSet::kReference, 2, absorb, 0, rows);
+          for (KernelSet set : all_sets()) {
+            EXPECT_TRUE(same_bits(problem.run(set, 2, absorb, 0, rows), expected))
+                << kernel_set_name(set) << (absorb ? " absorb " : " expand ") << weight_format_name(format)
+                << ", latent " << shape.latent << ", " << rows << " rows";
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(Mla, ABatchOfRowsGivesTheBitsOfEachRowAlone) {
+  for (const Shape& shape : kShapes) {
+    Projection problem(shape, WeightFormat::kBf16, 70);
+    for (bool absorb : {true, false}) {
+      const std::vector<float> batch = problem.run(best_kernel_set(), 2, absorb, 0, 70);
+      std::vector<float> rows;
+      for (int32_t r = 0; r < 70; ++r) {
+        const std::vector<float> row = problem.run(best_kernel_set(), 1, absorb, r, 1);
+        rows.insert(rows.end(), row.begin(), row.end());
+      }
+      EXPECT_TRUE(same_bits(batch, rows));
+    }
+  }
+}
+
+TEST(Mla, ReadsEachWeightByteOncePerStep) {
+  Projection problem({3, 8, 2, 24, 32}, WeightFormat::kBf16, 9);
+  problem.run(best_kernel_set(), 2, true, 0, 9);
+  EXPECT_EQ(problem.weight_bytes(), 3 * 8 * 32 * 2);
+  problem.run(best_kernel_set(), 2, false, 0, 9);
+  EXPECT_EQ(problem.weight_bytes(), 3 * 24 * 32 * 2);
+}
+
+TEST(Mla, RefusesWeightsOfAnotherShapeOrFormat) {
+  CpuDevice device(1, best_kernel_set());
+  const MlaProjectArgs good{.kv_b = {.format = WeightFormat::kF32, .out = 18, .in = 8, .row_bytes = 32},
+                            .heads = 2,
+                            .nope = 4,
+                            .extra = 2,
+                            .value = 5,
+                            .latent = 8};
+  const auto refused = [&](auto change) {
+    MlaProjectArgs args = good;
+    change(args);
+    EXPECT_THROW(bind_mla_absorb(device, "absorb", args), Error);
+    EXPECT_THROW(bind_mla_expand(device, "expand", args), Error);
+  };
+  refused([](MlaProjectArgs& a) { a.kv_b.out = 17; });
+  refused([](MlaProjectArgs& a) { a.latent = 7; });
+  refused([](MlaProjectArgs& a) { a.heads = 0; });
+  refused([](MlaProjectArgs& a) { a.kv_b.format = WeightFormat::kMxfp4; });
+}
+
+}  // namespace
+}  // namespace weir

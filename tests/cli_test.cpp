@@ -1,0 +1,185 @@
+// The program as a user meets it: output formats, exit codes, one-line errors.
+#include <sys/wait.h>
+
+#include <boost/json.hpp>
+#include <cstdio>
+#include <fstream>
+
+#include "tests/support/fixtures.h"
+#include "tests/support/model_files.h"
+
+namespace weir::test {
+namespace {
+
+struct Result {
+  int code = -1;
+  std::string out, err;
+};
+
+class CliTest : public testing::Test {
+ protected:
+  Result weir(const std::string& arguments) {
+    const std::string out = (folder_.path() / "out").string(), err = (folder_.path() / "err").string();
+    const int status = std::system((std::string(WEIR_BINARY) + " " + arguments + " >" + out + " 2>" + err).c_str());
+    return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, read(out), read(err)};
+  }
+  std::string file(const std::string& name, const std::string& content) {
+    const std::string path = (folder_.path() / name).string();
+    std::ofstream(path) << content;
+    return path;
+  }
+  static std::string read(const std::string& path) {
+    std::ifstream in(path, std::ios::binary);
+    return {std::istreambuf_iterator<char>(in), {}};
+  }
+  // Fails with one line on standard error that has all these parts, and says nothing on standard output.
+  void expect_error(const std::string& arguments, const std::vector<std::string>& parts) {
+    const Result result = weir(arguments);
+    EXPECT_EQ(result.code, 1) << arguments << "\n" << result.out << result.err;
+    EXPECT_EQ(result.out, "") << arguments;
+    EXPECT_EQ(std::count(result.err.begin(), result.err.end(), '\n'), 1) << result.err;
+    for (const std::string& part : parts)
+      EXPECT_NE(result.err.find(part), std::string::npos) << part << " not in " << result.err;
+  }
+
+  TemporaryFolder folder_;
+  const std::string k3_ = fixture("kimi_k3/k3-tiny");
+};
+
+TEST_F(CliTest, ScoreReportsEveryTokenAndTheStepsItTook) {
+  std::string ids = "[1";
+  for (int i = 1; i < 70; ++i) ids += concat(",", i * 5 % 256);
+  ids += "]";
+  const std::string tokens = file("tokens.json", ids);
+  const std::string logits = (folder_.path() / "logits.safetensors").string();
+  const Result result = weir(concat("score ", k3_, " --tokens ", tokens, " --logits ", logits,
+                                    " --json --max-batch-rows 16 --kv-dtype f32 --activations f32"));
+  ASSERT_EQ(result.code, 0) << result.err;
+  const boost::json::object out = boost::json::parse(result.out).as_object();
+  EXPECT_EQ(out.at("n_scored").as_int64(), 69);
+  EXPECT_EQ(out.at("steps").as_int64(), 5);
+  EXPECT_EQ(boost::json::serialize(out.at("rows_per_step")), "[16,16,16,16,6]");
+  EXPECT_EQ(out.at("token_nll").as_array().size(), 69u);
+  double sum = 0;
+  for (const auto& v : out.at("token_nll").as_array()) sum += v.to_number<double>();
+  EXPECT_NEAR(out.at("mean_nll").to_number<double>(), sum / 69, 1e-12);
+  EXPECT_NEAR(out.at("ppl").to_number<double>(), std::exp(sum / 69), 1e-9 * std::exp(sum / 69));
+  EXPECT_GT(out.at("weight_bytes_read").as_int64(), 0);
+
+  const SafetensorsFile written = SafetensorsFile::open(logits);
+  ASSERT_EQ(written.tensors().size(), 1u);
+  EXPECT_EQ(written.tensors()[0].name, "logits");
+  EXPECT_EQ(written.tensors()[0].dtype, Dtype::kF32);
+  EXPECT_EQ(shape_text(written.tensors()[0].shape), "[70, 512]");
+  const Result again = weir(concat("score ", k3_, " --tokens ", tokens, " --logits ", logits,
+                                   "2 --json --max-batch-rows 70 --threads 1 --kv-dtype f32 --activations f32"));
+  EXPECT_EQ(read(logits), read(logits + "2"));
+}
+
+TEST_F(CliTest, RunGoesOnFromAPromptOfIds) {
+  const std::string prompt = file("prompt.json", "[5, 6, 7]");
+  const Result result = weir(concat("run ", k3_, " --prompt-tokens ", prompt, " --max-tokens 20 --ignore-eos --json"));
+  ASSERT_EQ(result.code, 0) << result.err;
+  const boost::json::object out = boost::json::parse(result.out).as_object();
+  EXPECT_EQ(out.at("tokens").as_array().size(), 20u);
+  EXPECT_TRUE(out.at("text").is_null());
+  EXPECT_EQ(out.at("finish_reason").as_string(), "length");
+  EXPECT_EQ(out.at("timings").at("prompt_n").as_int64(), 3);
+  const Result plain = weir(concat("run ", k3_, " --prompt-tokens ", prompt, " --max-tokens 20 --ignore-eos"));
+  std::string expected;
+  for (const auto& id : out.at("tokens").as_array()) expected += concat(expected.empty() ? "" : " ", id.as_int64());
+  EXPECT_EQ(plain.out, expected + "\n");
+  EXPECT_NE(plain.err.find("tok/s"), std::string::npos);
+}
+
+TEST_F(CliTest, RunStopsAtAStopToken) {
+  ModelFiles files = ModelFiles::read(fixture("hf/llama"));
+  const std::string prompt = file("prompt.json", "[5, 6, 7]");
+  const auto run = [&](const std::string& model, const std::string& more) {
+    const Result result = weir(concat("run ", model, " --prompt-tokens ", prompt, " --max-tokens 8 --json ", more));
+    EXPECT_EQ(result.code, 0) << result.err;
+    return boost::json::parse(result.out).as_object();
+  };
+  const boost::json::object free = run(fixture("hf/llama"), "--ignore-eos");
+  const int64_t third = free.at("tokens").as_array()[2].as_int64();
+  files.config["eos_token_id"] = third;
+  files.generation_config.clear();
+  files.write(folder_.path() / "model");
+  const boost::json::object stopped = run((folder_.path() / "model").string(), "");
+  EXPECT_EQ(stopped.at("finish_reason").as_string(), "stop");
+  EXPECT_LE(stopped.at("tokens").as_array().size(), 2u);
+  EXPECT_EQ(run((folder_.path() / "model").string(), "--ignore-eos").at("tokens"), free.at("tokens"));
+}
+
+TEST_F(CliTest, RunEndsAtTheContext) {
+  ModelFiles files = ModelFiles::read(fixture("hf/llama"));
+  files.config["max_position_embeddings"] = 10;
+  files.write(folder_.path() / "model");
+  const std::string prompt = file("prompt.json", "[5, 6, 7]");
+  const Result result = weir(concat("run ", (folder_.path() / "model").string(), " --prompt-tokens ", prompt,
+                                    " --max-tokens 100 --ignore-eos --json"));
+  ASSERT_EQ(result.code, 0) << result.err;
+  const boost::json::object out = boost::json::parse(result.out).as_object();
+  EXPECT_EQ(out.at("tokens").as_array().size(), 8u);  // seven rows follow the prompt, and one token needs no row
+  EXPECT_EQ(out.at("finish_reason").as_string(), "length");
+}
+
+TEST_F(CliTest, InspectDescribesFilesStateAndCircuit) {
+  const Result result = weir("inspect " + k3_ + " --circuit");
+  ASSERT_EQ(result.code, 0) << result.err;
+  for (const char* part : {"kimi_k3", "3 MLA, 4 KDA", "BF16", "U8", "anchor", "state per token", "layers.0.kda.core",
+                           "layers.3.mla.absorb", "layers.1.ffn.experts", "head.linear"}) {
+    EXPECT_NE(result.out.find(part), std::string::npos) << part;
+  }
+}
+
+TEST_F(CliTest, BadInputIsOneLineThatNamesIt) {
+  const std::string good = file("good.json", "[1,2,3]");
+  expect_error("score /nonexistent --tokens " + good, {"/nonexistent"});
+  expect_error("score " + folder_.path().string() + " --tokens " + good, {"config.json"});
+  expect_error(concat("score ", k3_, " --tokens /nonexistent.json"), {"/nonexistent.json"});
+  for (const char* command : {"score", "run"}) {
+    const std::string flag = std::string(command) == "score" ? " --tokens " : " --prompt-tokens ";
+    const std::string start = concat(command, " ", k3_, flag);
+    expect_error(start + file("a.json", "[]"), {"a.json", "empty"});
+    expect_error(start + file("b.json", "{\"a\":1}"), {"b.json", "array"});
+    expect_error(start + file("c.json", "[1,2"), {"c.json"});
+    expect_error(start + file("d.json", "[1,\"2\"]"), {"d.json", "element 1"});
+    expect_error(start + file("e.json", "[1,2.5]"), {"e.json", "element 1", "2.5"});
+    expect_error(start + file("f.json", "[1,512]"), {"f.json", "element 1", "[0, 512)", "512"});
+    expect_error(start + file("g.json", "[-1]"), {"g.json", "element 0", "-1"});
+    expect_error(start + file("h.json", "[99999999999999999999]"), {"h.json"});
+    expect_error(start + file("i.json", ""), {"i.json"});
+    std::string many = "[1";
+    for (int i = 0; i < 4096; ++i) many += ",1";
+    expect_error(start + file("j.json", many + "]"), {"j.json", "4096", "4097"});
+  }
+  expect_error(concat("score ", k3_, " --tokens ", good, " --kernels sse9"), {"--kernels", "sse9"});
+  expect_error(concat("score ", k3_, " --tokens ", good, " --kv-dtype f8"), {"--kv-dtype", "f8"});
+  expect_error(concat("score ", k3_, " --tokens ", good, " --activations q9"), {"--activations", "q9"});
+  expect_error(concat("score ", k3_, " --tokens ", good, " --logits /nonexistent/out.safetensors"),
+               {"/nonexistent/out.safetensors"});
+}
+
+TEST_F(CliTest, WrongUsageExitsWithTwo) {
+  EXPECT_EQ(weir("").code, 2);
+  EXPECT_EQ(weir("frobnicate").code, 2);
+  EXPECT_EQ(weir("run").code, 2);
+  EXPECT_EQ(weir("run " + k3_ + " --max-tokens 0 --prompt-tokens x").code, 2);
+  EXPECT_EQ(weir("run " + k3_ + " --prompt-tokens x --threads 0").code, 2);
+  EXPECT_EQ(weir("score " + k3_ + " --tokens x --max-batch-rows 0").code, 2);
+  EXPECT_EQ(weir("--help").code, 0);
+  EXPECT_EQ(weir("run --help").code, 0);
+  EXPECT_EQ(weir("--version").code, 0);
+}
+
+TEST_F(CliTest, AFullDiskIsAnError) {
+  const std::string good = file("good.json", "[1,2,3]");
+  if (!std::filesystem::exists("/dev/full")) GTEST_SKIP();
+  const int status =
+      std::system(concat(WEIR_BINARY, " score ", k3_, " --tokens ", good, " --json >/dev/full 2>/dev/null").c_str());
+  EXPECT_NE(status, 0) << "output was lost and nobody was told";
+}
+
+}  // namespace
+}  // namespace weir::test
