@@ -13,7 +13,8 @@ os_release=/etc/os-release  # tools/setup_test.sh sources this file and points i
 
 common_packages=(
   g++ make cmake ninja-build ccache mold
-  libcli11-dev libspdlog-dev libfmt-dev libxxhash-dev libgtest-dev libgmock-dev libbenchmark-dev libpcre2-dev libutf8proc-dev
+  libcli11-dev libspdlog-dev libfmt-dev libxxhash-dev libgtest-dev libgmock-dev libbenchmark-dev
+  libpcre2-dev libutf8proc-dev
   python3 python3-venv
 )
 fuzz_packages=(clang-19 llvm-19)
@@ -97,11 +98,13 @@ unmet_needs() {
   have_program make gmake || echo "GNU make"
   have_program cmake || echo "CMake 3.22 or newer"
   have_program ninja || echo "Ninja"
-  local boost=$'#include <boost/version.hpp>\n#if BOOST_VERSION < 108100 || !__has_include(<boost/json.hpp>)\n#error\n#endif'
-  have_header "$boost" ||
+  local boost_version=$'#include <boost/version.hpp>\n#if BOOST_VERSION < 108100\n#error\n#endif'
+  { have_header "$boost_version" && have_header "$(header_condition boost/json.hpp)"; } ||
     echo "Boost 1.81 or newer with Boost.JSON (headers and static library)"
   have_header "$(header_condition CLI/CLI.hpp)" || echo "CLI11"
   have_header "$(header_condition gtest/gtest.h)" || echo "GoogleTest"
+  have_header "$(header_condition pcre2.h)" || echo "PCRE2 (8 bit, static library)"
+  have_header "$(header_condition utf8proc.h)" || echo "utf8proc (static library)"
   if [ "$1" = fuzz ]; then
     have_program clang++-19 || echo "clang 19 with libFuzzer (clang++-19)"
     have_program llvm-cov-19 || echo "LLVM 19 tools (llvm-profdata-19, llvm-cov-19)"
@@ -141,7 +144,7 @@ main() {
     if [ $by_apt = no ]; then
       echo "setup: packages are installed on Debian 12 and Ubuntu 24.04 only. weir needs:"
       echo "  a C++20 compiler (GCC 12 or newer), GNU make, CMake 3.22 or newer, Ninja, Boost 1.81 or newer with"
-      echo "  Boost.JSON, CLI11, GoogleTest; it likes ccache and mold"
+      echo "  Boost.JSON, CLI11, GoogleTest, PCRE2, utf8proc (as static libraries); it likes ccache and mold"
     fi
     echo "setup: missing:"
     sed 's/^/  /' <<<"$unmet"

@@ -26,6 +26,7 @@ Value select_filter(Runtime& runtime, const std::string& name, const Value& inpu
   const size_t test = by_attribute ? 1 : 0;
   if (by_attribute && arguments.positional.empty()) runtime.fail(name, " needs the name of an attribute");
   std::vector<Value> out;
+  if (!input.truthy()) return runtime.list({});  // None too, as in Jinja
   const Arguments rest = rest_of(arguments, test + 1);
   for (Value& item : items_of(runtime, input)) {
     const Value tested = by_attribute ? dotted_attribute(runtime, item, arguments.positional[0]) : item;
@@ -39,6 +40,7 @@ Value select_filter(Runtime& runtime, const std::string& name, const Value& inpu
 
 Value map_filter(Runtime& runtime, const std::string& name, const Value& input, const Arguments& arguments) {
   std::vector<Value> out;
+  if (!input.truthy()) return runtime.list({});
   if (!arguments.positional.empty()) {
     const Arguments rest = rest_of(arguments, 1);
     const std::string& filter = name_at(runtime, name, arguments, 0);
@@ -47,8 +49,7 @@ Value map_filter(Runtime& runtime, const std::string& name, const Value& input, 
   }
   const Bound in(runtime, name, arguments, {"attribute", "default"});
   for (const Value& item : items_of(runtime, input)) {
-    Value found = dotted_attribute(runtime, item, in.value(0));
-    out.push_back(found.is_undefined() && in.has(1) ? in.value(1) : std::move(found));
+    out.push_back(dotted_attribute(runtime, item, in.value(0), in.has(1) ? &in.value(1) : nullptr));
   }
   return runtime.list(std::move(out));
 }
@@ -60,9 +61,12 @@ FilterFunction find_choice_filter(std::string_view name) {
   return name == "map" ? map_filter : nullptr;
 }
 
-Value dotted_attribute(Runtime& runtime, const Value& object, const Value& path) {
+Value dotted_attribute(Runtime& runtime, const Value& object, const Value& path, const Value* fallback) {
   runtime.step();
-  if (path.is_integer()) return item(runtime, object, path);
+  if (path.is_integer()) {
+    Value found = item(runtime, object, path);
+    return found.is_undefined() && fallback ? *fallback : found;
+  }
   if (!path.text()) runtime.fail("an attribute must be named by a string or a number, not ", path.type_name());
   Value at = object;
   const std::string_view whole = path.text()->bytes();
@@ -73,6 +77,7 @@ Value dotted_attribute(Runtime& runtime, const Value& object, const Value& path)
     const auto read = std::from_chars(part.data(), part.data() + part.size(), index);
     const bool number = !part.empty() && part[0] != '-' && read.ptr == part.data() + part.size();
     at = item(runtime, at, number ? Value(index) : make_text(std::string(part), Origin::kTemplate));
+    if (at.is_undefined() && fallback) at = *fallback;
     begin = dot + 1;
   }
   return at;

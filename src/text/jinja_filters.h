@@ -22,7 +22,7 @@ FilterFunction find_text_filter(std::string_view name);    // of strings and num
 FilterFunction find_list_filter(std::string_view name);    // of lists
 FilterFunction find_choice_filter(std::string_view name);  // that apply attributes, tests or filters to items
 
-// "a.b.0" of an item, as the attribute= of filters: undefined when missing.
-Value dotted_attribute(Runtime& runtime, const Value& object, const Value& path);
+// "a.b.0" of an item, as the attribute= of filters. `fallback`, when given, stands for missing parts.
+Value dotted_attribute(Runtime& runtime, const Value& object, const Value& path, const Value* fallback = nullptr);
 
 }  // namespace weir::jinja

@@ -75,20 +75,22 @@ Value path_of(const Bound& in, size_t i) { return in.has(i) ? in.value(i) : Valu
 
 Value sort_filter(Runtime& runtime, const std::string& name, const Value& input, const Arguments& arguments) {
   const Bound in(runtime, name, arguments, {"reverse", "case_sensitive", "attribute"});
-  std::vector<Keyed> items;
+  const bool exact = in.truthy(1, false);
+  const Text comma(",", Origin::kTemplate);
   const Value path = path_of(in, 2);
-  if (path.text() && path.text()->bytes().find(',') != std::string::npos) {
-    const Text comma(",", Origin::kTemplate);
-    const std::vector<Text> paths = split(runtime, *path.text(), &comma, -1, false);
-    for (Value& item : items_of(runtime, input)) {
-      std::vector<Value> keys;
-      for (const Text& part : paths) {
-        keys.push_back(sort_key(runtime, dotted_attribute(runtime, item, Value(part)), in.truthy(1, false)));
-      }
-      items.push_back({runtime.list(std::move(keys)), std::move(item)});
+  std::vector<Value> paths = {path};
+  if (path.text()) {
+    paths.clear();
+    for (Text& part : split(runtime, *path.text(), &comma, -1, false)) paths.emplace_back(std::move(part));
+  }
+  std::vector<Keyed> items;
+  for (Value& item : items_of(runtime, input)) {
+    // A list even for one key: then missing attributes are equal instead of an error.
+    std::vector<Value> keys;
+    for (const Value& part : paths) {
+      keys.push_back(sort_key(runtime, part.is_none() ? item : dotted_attribute(runtime, item, part), exact));
     }
-  } else {
-    items = keyed_items(runtime, input, path, in.truthy(1, false));
+    items.push_back({runtime.list(std::move(keys)), std::move(item)});
   }
   sort_items(runtime, items, in.truthy(0, false));
   std::vector<Value> out;
@@ -153,16 +155,15 @@ Value groupby_filter(Runtime& runtime, const std::string& name, const Value& inp
   std::vector<Keyed> items;
   std::vector<Value> out, group;
   for (Value& item : items_of(runtime, input)) {
-    Value key = dotted_attribute(runtime, item, in.value(0));
-    if (key.is_undefined() && in.has(1)) key = in.value(1);
+    const Value key = dotted_attribute(runtime, item, in.value(0), in.has(1) ? &in.value(1) : nullptr);
     items.push_back({sort_key(runtime, key, exact), std::move(item)});
   }
   sort_items(runtime, items, false);
   for (size_t i = 0; i < items.size(); ++i) {
     group.push_back(items[i].value);
     if (i + 1 < items.size() && equal(runtime, items[i].key, items[i + 1].key)) continue;
-    Value key = dotted_attribute(runtime, group.front(), in.value(0));  // of the first, as it is spelled there
-    if (key.is_undefined() && in.has(1)) key = in.value(1);
+    // Of the first, as it is spelled there.
+    Value key = dotted_attribute(runtime, group.front(), in.value(0), in.has(1) ? &in.value(1) : nullptr);
     out.push_back(runtime.list({std::move(key), runtime.list(std::exchange(group, {}))}, true));
   }
   return runtime.list(std::move(out));

@@ -259,7 +259,7 @@ Value default_filter(Runtime& runtime, const std::string& name, const Value& inp
 
 Value attr_filter(Runtime& runtime, const std::string& name, const Value& input, const Arguments& arguments) {
   const Bound in(runtime, name, arguments, {"name"});
-  return attribute(runtime, input, in.needed_text(0).bytes());
+  return own_attribute(runtime, input, in.needed_text(0).bytes());
 }
 
 constexpr NamedFilter kFilters[] = {

@@ -88,7 +88,7 @@ void append_json_string(const Text& text, bool ensure_ascii, TextBuilder& out) {
       } else if (c == '\n' || c == '\r' || c == '\t' || c == '\b' || c == '\f') {
         escaped += '\\';
         escaped += c == '\n' ? 'n' : c == '\r' ? 'r' : c == '\t' ? 't' : c == '\b' ? 'b' : 'f';
-      } else if (c < 0x20 || (ensure_ascii && c >= 0x7F && c < 0x10000 && c != 0x7F)) {
+      } else if (c < 0x20 || (ensure_ascii && c >= 0x7F && c < 0x10000)) {
         escaped += "\\u";
         append_hex(escaped, c, 4);
       } else if (ensure_ascii && c >= 0x10000) {

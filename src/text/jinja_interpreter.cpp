@@ -195,14 +195,15 @@ void Interpreter::run_for(const Statement& statement, const ScopePtr& scope, con
       return runtime.text(inner.take());
     };
   }
-  for (loop->index = 0; loop->index < loop->items.size(); ++loop->index) {
+  for (size_t i = 0; i < loop->items.size(); ++i) {
     runtime_.step();
+    loop->index = i;
     auto inner = std::make_shared<Scope>();
     inner->parent = scope;
     inner->variables.reserve(4);
     inner->set("loop", Value(loop));
     runtime_.line = statement.line;
-    assign(statement.targets[0], loop->items[loop->index], inner);
+    assign(statement.targets[0], loop->items[i], inner);
     if (run(statement.blocks[0], inner, out) == Flow::kBreak) break;
   }
 }

@@ -286,7 +286,12 @@ Value loop_attribute(Runtime& runtime, const Value& object, std::string_view nam
   return {};
 }
 
-// A method or built-in attribute; undefined when there is none.
+Value missing(const Value& object, std::string_view name) {
+  return Value::undefined("'" + object.type_name() + " object' has no attribute " + printable(name, 60));
+}
+
+}  // namespace
+
 Value own_attribute(Runtime& runtime, const Value& object, std::string_view name) {
   using Call = Value (*)(Runtime&, const std::string&, const Value&, const Arguments&);
   const auto bind = [&](Call call) {
@@ -307,12 +312,6 @@ Value own_attribute(Runtime& runtime, const Value& object, std::string_view name
   }
   return {};
 }
-
-Value missing(const Value& object, std::string_view name) {
-  return Value::undefined("'" + object.type_name() + " object' has no attribute " + printable(name, 60));
-}
-
-}  // namespace
 
 Value attribute(Runtime& runtime, const Value& object, std::string_view name) {
   if (object.is_undefined()) runtime.fail_undefined(object);

@@ -154,6 +154,8 @@ std::vector<Value> items_of(Runtime& runtime, const Value& value);  // what iter
 int64_t length_of(Runtime& runtime, const Value& value);
 Value attribute(Runtime& runtime, const Value& object, std::string_view name);  // object.name
 Value item(Runtime& runtime, const Value& object, const Value& key);            // object[key]
+// A method or built-in attribute, not an entry of a dict; undefined when there is none.
+Value own_attribute(Runtime& runtime, const Value& object, std::string_view name);
 Value slice(Runtime& runtime, const Value& object, const Value& start, const Value& stop, const Value& step);
 Value arithmetic(Runtime& runtime, char op, const Value& a, const Value& b);  // + - * / % and '^' for **, 'f' for //
 Value format_percent(Runtime& runtime, const Text& format, const Value& arguments);

@@ -56,11 +56,13 @@ struct Ahead {
     end = at + bytes;
   }
   void step() {
-    if (left <= 0) return;
-    for (int64_t i = 0; i < per_step; ++i) {
-      _mm_prefetch(reinterpret_cast<const char*>(at), _MM_HINT_T1);
-      at += 64;
-      if (at < end) continue;
+    for (int64_t lines = per_step; left > 0 && lines > 0;) {
+      const int64_t in_row = (end - at + 63) / 64;
+      const int64_t n = smaller(lines, in_row);
+      for (int64_t i = 0; i < n; ++i) _mm_prefetch(reinterpret_cast<const char*>(at + 64 * i), _MM_HINT_T1);
+      at += 64 * n;
+      lines -= n;
+      if (n < in_row) return;
       if (--left <= 0) return;
       at = rows.row(++j);
       end = at + bytes;

@@ -80,7 +80,7 @@ struct Head {
       }
       float* u = s.u + column;
       float rest = v[column] - p;
-      for (int64_t j = 0; j < i; ++j) rest = math::fma(l[j], u[j * s.value_pad], rest);
+      for (int64_t j = 0; j < i; ++j) rest = math::fma(-l[j], u[j * s.value_pad], rest);
       u[i * s.value_pad] = beta * rest;
       for (int64_t j = 0; j <= i; ++j) o = math::fma(a[j], u[j * s.value_pad], o);
       out[column] = o;

@@ -28,10 +28,10 @@ RouterKernel router_kernel(KernelSet set) {
   return nullptr;
 }
 
-// Scores, choice keys, group keys (padded to whole vectors) and the best key of each 16.
+// Scores, choice keys, group keys (padded to whole vectors) and the best key of each 16 (to a multiple of 8).
 int64_t router_scratch_bytes(int64_t experts) {
   const int64_t padded = (experts + 15) / 16 * 16;
-  return 3 * padded * 4 + padded / 16 * 4;
+  return 3 * padded * 4 + (padded / 16 + 7) * 4;
 }
 
 namespace {

@@ -23,13 +23,39 @@ struct Row {
   float* scores = nullptr;    // [padded]
   int32_t* keys = nullptr;    // [padded]
   int32_t* groups = nullptr;  // [groups], at most [padded]
-  int32_t* tops = nullptr;    // [padded / 16]: the largest key of each 16
+  int32_t* tops = nullptr;    // [padded / 16, to a multiple of 8]: the largest key of each 16
 };
 
-inline int32_t max_of_16(const int32_t* keys) {
-  int32_t top = keys[0];
-  for (int i = 1; i < 16; ++i) top = keys[i] > top ? keys[i] : top;
-  return top;
+inline __m256i load8(const int32_t* p) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)); }
+
+// n > 0, a multiple of 8.
+inline int32_t largest(const int32_t* p, int64_t n) {
+  __m256i top = load8(p);
+  for (int64_t i = 8; i < n; i += 8) top = _mm256_max_epi32(top, load8(p + i));
+  __m128i t = _mm_max_epi32(_mm256_castsi256_si128(top), _mm256_extracti128_si256(top, 1));
+  t = _mm_max_epi32(t, _mm_shuffle_epi32(t, 0x4e));
+  t = _mm_max_epi32(t, _mm_shuffle_epi32(t, 0xb1));
+  return _mm_cvtsi128_si32(t);
+}
+
+// The first index that holds `value`, which is there; reads whole eights.
+inline int64_t find(const int32_t* p, int32_t value) {
+  const __m256i wanted = _mm256_set1_epi32(value);
+  for (int64_t i = 0;; i += 8) {
+    const int hits = _mm256_movemask_ps(_mm256_castsi256_ps(_mm256_cmpeq_epi32(load8(p + i), wanted)));
+    if (hits != 0) return i + __builtin_ctz(static_cast<unsigned>(hits));
+  }
+}
+
+// key_of for eight values.
+inline void store_keys(const float* values, int32_t* keys) {
+  const __m256 v = _mm256_loadu_ps(values);
+  const __m256i bits = _mm256_castps_si256(v);
+  const __m256i flip = _mm256_and_si256(_mm256_srai_epi32(bits, 31), _mm256_set1_epi32(0x7fffffff));
+  const __m256 ordered = _mm256_castsi256_ps(_mm256_xor_si256(bits, flip));
+  const __m256 nan = _mm256_castsi256_ps(_mm256_set1_epi32(kNan));
+  const __m256 key = _mm256_blendv_ps(ordered, nan, _mm256_cmp_ps(v, v, _CMP_UNORD_Q));
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(keys), _mm256_castps_si256(key));
 }
 
 void score(const RouterArgs& args, const float* logits, const Row& row) {
@@ -39,7 +65,8 @@ void score(const RouterArgs& args, const float* logits, const Row& row) {
     float choice[16];
     store16(choice, s + load16_first(args.bias + e, n));
     store16(row.scores + e, s);
-    for (int i = 0; i < 16; ++i) row.keys[e + i] = key_of(choice[i]);
+    store_keys(choice, row.keys + e);
+    store_keys(choice + 8, row.keys + e + 8);
   }
   for (int64_t e = args.experts; e < row.padded; ++e) row.keys[e] = kGone;
 }
@@ -75,17 +102,15 @@ void drop_groups(const RouterArgs& args, const Row& row) {
 // The largest keys, ties to the lowest id: the largest of each 16 first, so that a choice looks at few of them.
 void choose(const RouterArgs& args, const Row& row, int32_t* ids) {
   const int64_t blocks = row.padded / 16;
-  for (int64_t b = 0; b < blocks; ++b) row.tops[b] = max_of_16(row.keys + b * 16);
+  const int64_t tops = (blocks + 7) / 8 * 8;
+  for (int64_t b = 0; b < tops; ++b) row.tops[b] = b < blocks ? largest(row.keys + b * 16, 16) : kGone;
   for (int64_t k = 0; k < args.top_k; ++k) {
-    int32_t top = row.tops[0];
-    for (int64_t b = 1; b < blocks; ++b) top = row.tops[b] > top ? row.tops[b] : top;
-    int64_t block = 0;
-    while (row.tops[block] != top) ++block;
+    const int32_t top = largest(row.tops, tops);
+    const int64_t block = find(row.tops, top);
     int32_t* keys = row.keys + block * 16;
-    int64_t lane = 0;
-    while (keys[lane] != top) ++lane;
+    const int64_t lane = find(keys, top);
     keys[lane] = kGone;
-    row.tops[block] = max_of_16(keys);
+    row.tops[block] = largest(keys, 16);
     const int32_t id = static_cast<int32_t>(block * 16 + lane);
     int64_t slot = k;
     for (; slot > 0 && ids[slot - 1] > id; --slot) ids[slot] = ids[slot - 1];
