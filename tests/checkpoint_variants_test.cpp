@@ -105,7 +105,7 @@ TEST(CheckpointVariants, AnyFloatDtypeIsAcceptedForAnyFloatTensor) {
 }
 
 TEST(CheckpointVariants, BothGenerationsOfConfigGiveTheSameBits) {
-  for (const char* name : {"hf/kimi_linear", "hf/llama"}) {
+  for (const char* name : {"hf/kimi_linear", "hf/llama", "hf/qwen2", "hf/qwen3"}) {
     TemporaryFolder folder;
     for (const auto& entry : std::filesystem::directory_iterator(fixture(name))) {
       if (entry.path().filename().string().starts_with("model")) {
