@@ -90,10 +90,9 @@ int64_t packed_row_bytes(const WeightView& weight) {
     case WeightFormat::kF16:
     case WeightFormat::kBf16:
       return weight.in * 2;
-    case WeightFormat::kMxfp4:
-      return weight.in / 2;
+    default:
+      return weight_row_bytes(weight.format, weight.in);
   }
-  return 0;
 }
 
 void check(const std::string& name, const LinearArgs& args) {

@@ -271,6 +271,8 @@ void linear(const WeightView& weight, int64_t out_begin, int64_t out_end, const 
       return product<Bf16>(p, scratch);
     case WeightFormat::kMxfp4:
       return product<Mxfp4Format>(p, scratch);
+    default:
+      return;
   }
 }
 

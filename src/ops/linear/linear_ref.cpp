@@ -25,7 +25,7 @@ float element(const WeightView& weight, int64_t o, int64_t k) {
       return f16_to_f32(read<uint16_t>(row, k));
     case WeightFormat::kBf16:
       return bf16_to_f32(read<uint16_t>(row, k));
-    case WeightFormat::kMxfp4:
+    default:
       break;
   }
   const uint8_t pair = read<uint8_t>(row, k / 2);
