@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <cstring>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -57,8 +58,8 @@ struct GgufBytes {
   uint32_t version = 3;
   std::vector<std::pair<std::string, std::string>> keys;  // key, encoded value
   std::vector<RawTensor> tensors;
-  int64_t key_count = -1, tensor_count = -1;  // -1: as many as there are
-  uint64_t alignment = 32;                    // of the data; a key must say so too if it is another
+  std::optional<int64_t> key_count, tensor_count;  // else as many as there are
+  uint64_t alignment = 32;                         // of the data; a key must say so too if it is another
 
   void set(const std::string& key, const std::string& value) {
     for (auto& [name, old] : keys) {
@@ -84,8 +85,8 @@ struct GgufBytes {
 
   std::string text() const {
     std::string out = magic + raw(version);
-    out += raw<int64_t>(tensor_count < 0 ? static_cast<int64_t>(tensors.size()) : tensor_count);
-    out += raw<int64_t>(key_count < 0 ? static_cast<int64_t>(keys.size()) : key_count);
+    out += raw<int64_t>(tensor_count.value_or(static_cast<int64_t>(tensors.size())));
+    out += raw<int64_t>(key_count.value_or(static_cast<int64_t>(keys.size())));
     for (const auto& [key, value] : keys) out += gguf_string(key) + value;
     std::string data;
     for (const RawTensor& t : tensors) {

@@ -7,10 +7,18 @@
 namespace weir {
 namespace {
 
+constexpr GgmlType type(uint32_t id, WeightFormat format) {
+  const WeightBlock block = weight_block(format);
+  return {id, weight_format_name(format), block.elements, block.bytes, format};
+}
+
 constexpr GgmlType kTypes[] = {
-    {0, "F32", 1, 4, WeightFormat::kF32},
-    {1, "F16", 1, 2, WeightFormat::kF16},
-    {30, "BF16", 1, 2, WeightFormat::kBf16},
+    type(0, WeightFormat::kF32),         type(1, WeightFormat::kF16),    type(2, WeightFormat::kQ4_0),
+    type(3, WeightFormat::kQ4_1),        type(6, WeightFormat::kQ5_0),   type(7, WeightFormat::kQ5_1),
+    type(8, WeightFormat::kQ8_0),        type(10, WeightFormat::kQ2_K),  type(11, WeightFormat::kQ3_K),
+    type(12, WeightFormat::kQ4_K),       type(13, WeightFormat::kQ5_K),  type(14, WeightFormat::kQ6_K),
+    type(20, WeightFormat::kIq4Nl),      type(23, WeightFormat::kIq4Xs), type(30, WeightFormat::kBf16),
+    type(39, WeightFormat::kMxfp4Block), type(40, WeightFormat::kNvfp4),
 };
 
 // By id; "" for ids that were given up.

@@ -4,7 +4,7 @@
 #include <cstring>
 
 #include "base/error.h"
-#include "base/number.h"
+#include "formats/quant.h"
 
 namespace weir {
 namespace {
@@ -29,22 +29,12 @@ WeightFormat checked_format(const SourceTensor& tensor) {
 }
 
 FloatVector widened(const SourceTensor& tensor, int64_t count) {
-  FloatVector values(static_cast<size_t>(count));
-  switch (checked_format(tensor)) {
-    case WeightFormat::kF32:
-      std::memcpy(values.data(), tensor.data, values.size() * sizeof(float));
-      return values;
-    case WeightFormat::kF16:
-    case WeightFormat::kBf16:
-      for (size_t i = 0; i < values.size(); ++i) {
-        uint16_t bits;
-        std::memcpy(&bits, tensor.data + 2 * i, sizeof bits);
-        values[i] = tensor.format == WeightFormat::kBf16 ? bf16_to_f32(bits) : f16_to_f32(bits);
-      }
-      return values;
-    default:
-      fail_tensor(tensor, "F32, F16 or BF16", tensor.type);
-  }
+  const WeightFormat format = checked_format(tensor);
+  const int64_t block = weight_block(format).elements;
+  FloatVector values(static_cast<size_t>((count + block - 1) / block * block));
+  dequantize_row(format, tensor.data, static_cast<int64_t>(values.size()), values.data());
+  values.resize(static_cast<size_t>(count));
+  return values;
 }
 
 WeightView view(const SourceTensor& tensor, int64_t out, int64_t in) {
