@@ -142,8 +142,14 @@ class HeadProducts final : public BoundOp {
 };
 
 void check_part(const std::string& name, const char* what, const WeightView& weight, int64_t out, int64_t in) {
-  if (weight.out == out && weight.in == in) return;
-  fail(name, ": expected ", what, " of [", out, ", ", in, "], found [", weight.out, ", ", weight.in, "]");
+  if (weight.out != out || weight.in != in) {
+    fail(name, ": expected ", what, " of [", out, ", ", in, "], found [", weight.out, ", ", weight.in, "]");
+  }
+  const int64_t block = weight_block(weight.format).elements;
+  if (in % block != 0 || weight.row_bytes < weight_row_bytes(weight.format, in)) {
+    fail(name, ": ", what, ": expected rows of whole blocks of ", block, " ", weight_format_name(weight.format),
+         " elements, found ", in, " elements in ", weight.row_bytes, " bytes");
+  }
 }
 
 std::unique_ptr<BoundOp> bind(CpuDevice& device, std::string name, const MlaProjectArgs& args, Direction direction) {
