@@ -141,15 +141,12 @@ class HeadProducts final : public BoundOp {
   LinearKernel kernel_;
 };
 
-void check_part(const std::string& name, const char* what, const WeightView& weight, int64_t out, int64_t in) {
+void check_part(const std::string& name, const char* what, const WeightView& weight, int64_t out, int64_t in,
+                KernelSet set) {
   if (weight.out != out || weight.in != in) {
     fail(name, ": expected ", what, " of [", out, ", ", in, "], found [", weight.out, ", ", weight.in, "]");
   }
-  const int64_t block = weight_block(weight.format).elements;
-  if (in % block != 0 || weight.row_bytes < weight_row_bytes(weight.format, in)) {
-    fail(name, ": ", what, ": expected rows of whole blocks of ", block, " ", weight_format_name(weight.format),
-         " elements, found ", in, " elements in ", weight.row_bytes, " bytes");
-  }
+  check_weight(name, weight, set);
 }
 
 std::unique_ptr<BoundOp> bind(CpuDevice& device, std::string name, const MlaProjectArgs& args, Direction direction) {
@@ -158,9 +155,9 @@ std::unique_ptr<BoundOp> bind(CpuDevice& device, std::string name, const MlaProj
          ", value ", args.value, ", latent ", args.latent);
   }
   if (args.kv_b.empty()) {
-    check_part(name, "k_b", args.k_b, args.heads * args.latent, args.nope);
-    check_part(name, "v_b", args.v_b, args.heads * args.value, args.latent);
-    assert(args.k_b.data && args.v_b.data && args.x && args.y);
+    check_part(name, "k_b", args.k_b, args.heads * args.latent, args.nope, device.kernels());
+    check_part(name, "v_b", args.v_b, args.heads * args.value, args.latent, device.kernels());
+    assert(args.x && args.y);
     return std::make_unique<HeadProducts>(device, std::move(name), args, direction);
   }
   if (args.kv_b.out != args.heads * (args.nope + args.value) || args.kv_b.in != args.latent) {

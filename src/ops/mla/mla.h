@@ -10,7 +10,7 @@
 // Weights F32, BF16 or F16, used as they lie in the file, each byte read once per step.
 //
 // GGUF files hold the two parts by themselves, the first one transposed: k_b [heads * latent, nope] and v_b [heads *
-// value, latent]. Then both products are those of linear.h, per head, in any format of weights:
+// value, latent]. Then both are the FP32 products of linear.h, per head, in any format of weights:
 //   absorb   q'[r, h, l] = W_UK,h^T[l, :] . q[r, h, :nope]      so sums over nope are in sixteen lanes, not d ascending
 //   expand   as above
 #pragma once
