@@ -9,7 +9,7 @@ cd "$(dirname "$0")/.."
 mkdir -p "${2:-build-fuzz}"
 folder=$(cd "${2:-build-fuzz}" && pwd)
 targets="safetensors_fuzz json_fuzz gguf_fuzz"
-parsers="safetensors.cpp json.cpp json_object.cpp gguf_parse.cpp gguf_metadata.cpp gguf_types.cpp"
+parsers="safetensors.cpp json.cpp json_object.cpp gguf_parse.cpp gguf_metadata.cpp"
 floor=80
 
 build() { # folder, cmake options...

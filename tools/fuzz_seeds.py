@@ -116,7 +116,8 @@ def small_gguf(path):
     return gguf_file(keys, list(small.values()))
 
 
-def gguf_of_all_types():
+def gguf_of_all_types(tensor_type):
+    """A key of every type; tensors of Q8_0 and another type."""
     keys = []
     for kind, code in GGUF_SCALARS.items():
         one = struct.pack("<" + code, 1)
@@ -125,7 +126,7 @@ def gguf_of_all_types():
     keys.append(gguf_text(b"text") + struct.pack("<I", 8) + gguf_text(b"t"))
     keys.append(gguf_text(b"texts") + struct.pack("<IIQ", 9, 8, 2) + gguf_text(b"t") + gguf_text(b""))
     keys.append(gguf_text(b"general.alignment") + struct.pack("<II", 4, 32))
-    return gguf_file(keys, [(b"t", (32, 2), 8, b"x" * 68), (b"u", (4,), 0, b"y" * 16)])
+    return gguf_file(keys, [(b"t", (32, 2), 8, b"x" * 68), (b"u", (4,), tensor_type, b"y" * 16)])
 
 
 def main():
@@ -141,7 +142,8 @@ def main():
         if seed and (kind != "json" or len(seed) <= JSON_BYTES):
             (folder / "-".join(path.relative_to(FIXTURES).parts)).write_bytes(seed)
     if kind == "gguf":
-        (folder / "all-types").write_bytes(gguf_of_all_types())
+        for tensor_type in (0, 4, 16, 99):  # F32; given up; not supported; unknown
+            (folder / f"type-{tensor_type}").write_bytes(gguf_of_all_types(tensor_type))
 
 
 if __name__ == "__main__":
