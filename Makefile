@@ -23,7 +23,7 @@ SOURCES = $(shell find src tests bench -name '*.cpp' -o -name '*.h')
 .NOTPARALLEL:
 
 build: $(BUILD)/build.ninja  ## the program, at build/weir
-	$(Q)$(NINJA) $(BUILD)
+	$(Q)$(NINJA) $(BUILD) weir
 
 setup:  ## install what is missing (Debian 12, Ubuntu 24.04)
 	$(Q)tools/setup.sh
@@ -31,7 +31,8 @@ setup:  ## install what is missing (Debian 12, Ubuntu 24.04)
 run: setup build  ## generate from a tiny Kimi K3 model
 	$(Q)$(BUILD)/weir run $(MODEL) --prompt-tokens $(PROMPT) --max-tokens 48 --ignore-eos
 
-test: setup build  ## build and run every test
+test: setup $(BUILD)/build.ninja  ## build and run every test
+	$(Q)$(NINJA) $(BUILD)
 	$(Q)$(CTEST) $(BUILD)
 
 check-asan: build-asan/build.ninja  ## the tests under AddressSanitizer and UndefinedBehaviorSanitizer
@@ -43,7 +44,8 @@ check-tsan: build-tsan/build.ninja  ## the tests under ThreadSanitizer
 	$(Q)$(NINJA) build-tsan
 	$(Q)$$(setarch -R true 2>/dev/null && echo setarch -R) $(CTEST) build-tsan
 
-equality: setup build  ## the tests of exact equality, REPEAT times, in random order
+equality: setup $(BUILD)/build.ninja  ## the tests of exact equality, REPEAT times, in random order
+	$(Q)$(NINJA) $(BUILD)
 	$(Q)GTEST_REPEAT=$(REPEAT) GTEST_SHUFFLE=1 $(CTEST) $(BUILD) -R 'equality|golden|purity'
 
 fuzz:  ## the fuzz targets, SECONDS_EACH seconds each, with the parsers' line coverage

@@ -462,7 +462,8 @@ class Compiler {
                      .weights = weights.data,
                      .y = routed.data,
                      .y_stride = routed.cols,
-                     .max_rows = c_.options().max_rows}),
+                     .max_rows = c_.options().max_rows,
+                     .workspace = moe_workspace_}),
            routed);
     if (f.latent) {
       if (!f.latent->norm.empty()) norm(name + "latent_norm", f.latent->norm, routed, routed);
@@ -478,6 +479,7 @@ class Compiler {
   const ModelSpec& spec_;
   Circuit& c_;
   Buffer cos_, sin_;
+  std::shared_ptr<MoeWorkspace> moe_workspace_ = std::make_shared<MoeWorkspace>();  // layers run one after the other
 };
 
 }  // namespace

@@ -1,6 +1,7 @@
 // Rotary position embedding.
 //
-// Angles are shared by all layers: one op fills [rows, pairs] cosines and sines per step, one op per layer applies them.
+// Angles are shared by all layers: one op fills [rows, pairs] cosines and sines per step, one op per layer applies
+// them.
 //   angle = float(position) * inv_freq[i]   (one FP32 product, as the Hugging Face classes compute it)
 //   cos, sin: of that FP32 angle, computed in double by this project's own reduction and polynomials (no libm), rounded
 //   once to FP32, times `attention_factor`
