@@ -14,7 +14,7 @@ fi
 
 objects=0
 offenders=0
-for isa in avx2 avx512; do
+for isa in avx2 avx512 avx512vnni; do
   while IFS= read -r -d '' object; do
     objects=$((objects + 1))
     # Definitions: weak function (W), weak object (V), unique (u). DW.ref.* are pointers for exception tables: data, no code.

@@ -40,5 +40,9 @@ weir_static_library(weir_utf8proc utf8proc.h utf8proc)  # Debian: libutf8proc-de
 # GCC 12 warns about its own intrinsics (PR 105593) in the AVX-512 headers: -Wno-*uninitialized there only.
 # Instruction sets that kernels (*_cpu.cpp) are compiled for; each is chosen at start-up when the processor has it.
 set(WEIR_ISAS avx2 avx512)
+# *_int8_cpu.cpp: integer products, which on AVX-512 use VNNI (WEIR_ISA_avx512 is defined too); without it the AVX2 kernels.
+set(WEIR_INT8_ISAS avx2 avx512vnni)
 set(WEIR_FLAGS_avx2 -mavx2 -mfma -mf16c -mbmi2 -O3)
 set(WEIR_FLAGS_avx512 -mavx2 -mfma -mf16c -mbmi2 -mavx512f -mavx512bw -mavx512dq -mavx512vl -mprefer-vector-width=512 -O3 -Wno-uninitialized -Wno-maybe-uninitialized)
+set(WEIR_FLAGS_avx512vnni ${WEIR_FLAGS_avx512} -mavx512vnni)
+set(WEIR_DEFINITIONS_avx512vnni WEIR_ISA_avx512=1)

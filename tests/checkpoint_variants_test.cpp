@@ -105,7 +105,7 @@ TEST(CheckpointVariants, AnyFloatDtypeIsAcceptedForAnyFloatTensor) {
 }
 
 TEST(CheckpointVariants, BothGenerationsOfConfigGiveTheSameBits) {
-  for (const char* name : {"hf/kimi_linear", "hf/llama"}) {
+  for (const char* name : {"hf/kimi_linear", "hf/llama", "hf/qwen2", "hf/qwen3"}) {
     TemporaryFolder folder;
     for (const auto& entry : std::filesystem::directory_iterator(fixture(name))) {
       if (entry.path().filename().string().starts_with("model")) {
@@ -162,6 +162,18 @@ TEST(CheckpointVariants, LayerPatternsAreFreeAndCountedFromOne) {
   EXPECT_TRUE(same_bits(logits_of(by_types.path(), ids), logits_of(by_lists.path(), ids)));
 }
 
+TEST(CheckpointVariants, WindowsThatSpanTheWholeContextAreNone) {
+  ModelFiles files = ModelFiles::read(fixture("hf/qwen2"));
+  files.config["use_sliding_window"] = true;
+  files.config["max_window_layers"] = 0;
+  files.config["sliding_window"] = files.config["max_position_embeddings"];
+  files.config.erase("layer_types");
+  TemporaryFolder folder;
+  files.write(folder.path());
+  const std::vector<int32_t> ids = prompt("hf/qwen2", "prompt_a.ids");
+  EXPECT_TRUE(same_bits(logits_of(folder.path(), ids), logits_of(fixture("hf/qwen2"), ids)));
+}
+
 struct BadCase {
   const char* name;
   const char* model;
@@ -179,6 +191,14 @@ const std::vector<BadCase>& bad_cases() {
   static const char* kK3 = "kimi_k3/k3-tiny";
   static const char* kLinear = "hf/kimi_linear";
   static const char* kLlama = "hf/llama";
+  static const char* kQwen2 = "hf/qwen2";
+  static const char* kQwen3 = "hf/qwen3";
+  const auto windowed = [](ModelFiles& f) {
+    f.config["use_sliding_window"] = true;
+    f.config["sliding_window"] = 512;
+    f.config["max_window_layers"] = 2;
+    f.config.erase("layer_types");
+  };
   static const std::string kExpert = "language_model.model.layers.1.block_sparse_moe.experts.3.w1.weight";
   static const std::vector<BadCase> cases = {
       {"UnknownFamily",
@@ -289,6 +309,38 @@ const std::vector<BadCase>& bad_cases() {
        set("moe_router_activation_func", "softmax"),
        {"moe_router_activation_func", "softmax"}},
       {"ConvTapsTooMany", kK3, linear("short_conv_kernel_size", 99), {"short_conv_kernel_size", "99"}},
+      {"Windows", kQwen2, windowed, {"use_sliding_window", "true"}},
+      {"WindowsByLayer",
+       kQwen3,
+       [windowed](ModelFiles& f) {
+         windowed(f);
+         f.config["layer_types"] = boost::json::array{"full_attention", "sliding_attention"};
+       },
+       {"use_sliding_window"}},
+      {"MissingBias",
+       kQwen2,
+       [](ModelFiles& f) { f.tensors.erase("model.layers.1.self_attn.v_proj.bias"); },
+       {"model.layers.1.self_attn.v_proj.bias"}},
+      {"BiasOnTheOutput",
+       kQwen2,
+       [](ModelFiles& f) {
+         f.tensors["model.layers.1.self_attn.o_proj.bias"] = encode(std::vector<float>(96), "F32", {96});
+       },
+       {"model.layers.1.self_attn.o_proj.bias", "[96]"}},
+      {"MissingHeadNorm",
+       kQwen3,
+       [](ModelFiles& f) { f.tensors.erase("model.layers.0.self_attn.k_norm.weight"); },
+       {"model.layers.0.self_attn.k_norm.weight"}},
+      {"HeadNormShape",
+       kQwen3,
+       [](ModelFiles& f) {
+         f.tensors.at("model.layers.0.self_attn.q_norm.weight") = encode(std::vector<float>(64), "F32", {64});
+       },
+       {"q_norm", "[32]", "[64]"}},
+      {"DynamicRope",
+       kQwen3,
+       [](ModelFiles& f) { f.config["rope_parameters"].as_object()["rope_type"] = "dynamic"; },
+       {"rope_parameters.rope_type", "dynamic", "yarn"}},
       {"GateBoundTooLow", kK3, linear("gate_lower_bound", -50), {"gate_lower_bound", "-50"}},
   };
   return cases;

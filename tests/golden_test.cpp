@@ -29,6 +29,10 @@ constexpr GoldenModel kModels[] = {
      "greedy.logits", 3.1e-4},
     {"hf/llama", "prompt_a.ids", "prompt_a.logits", "prompt_b.ids", "prompt_b.logits_last8", "greedy.ids",
      "greedy.logits", 6.5e-4},
+    {"hf/qwen2", "prompt_a.ids", "prompt_a.logits", "prompt_b.ids", "prompt_b.logits_last8", "greedy.ids",
+     "greedy.logits", 1.3e-3},
+    {"hf/qwen3", "prompt_a.ids", "prompt_a.logits", "prompt_b.ids", "prompt_b.logits_last8", "greedy.ids",
+     "greedy.logits", 2.2e-4},
 };
 
 class GoldenTest : public testing::TestWithParam<GoldenModel> {

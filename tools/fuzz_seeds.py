@@ -4,6 +4,7 @@
     tools/fuzz_seeds.py safetensors DIR    shards cut to their smallest tensors, and bare headers
     tools/fuzz_seeds.py json DIR           configurations, indexes
     tools/fuzz_seeds.py tokenizer DIR      tokenizers cut to a small vocabulary, with a text to encode
+    tools/fuzz_seeds.py gguf DIR           short lists of tokens, the smallest tensors; and one file with every type of value
 """
 
 import base64
@@ -79,17 +80,112 @@ def tokenizer_seeds(folder):
         (folder / f"expression-{index}").write_bytes(b"\0R" + expression.encode())
 
 
+GGUF_SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "B", 10: "Q", 11: "q", 12: "d"}
+GGUF_BLOCKS = {0: (1, 4), 1: (1, 2), 8: (32, 34), 30: (1, 2), 39: (32, 17)}  # elements, bytes; those of the fixtures
+ARRAY_ELEMENTS = 8
+
+
+def gguf_text(text):
+    return struct.pack("<Q", len(text)) + text
+
+
+class GgufReader:
+    def __init__(self, data):
+        self.data, self.at = data, 24
+        self.version, self.tensors, self.keys = struct.unpack_from("<IQQ", data, 4)
+
+    def number(self, code):
+        (value,) = struct.unpack_from("<" + code, self.data, self.at)
+        self.at += struct.calcsize("<" + code)
+        return value
+
+    def text(self):
+        length = self.number("Q")
+        self.at += length
+        return self.data[self.at - length : self.at]
+
+    def value(self, kind):
+        """The bytes of a value, arrays cut short."""
+        if kind == 8:
+            return gguf_text(self.text())
+        if kind != 9:
+            return struct.pack("<" + GGUF_SCALARS[kind], self.number(GGUF_SCALARS[kind]))
+        of, count = self.number("I"), self.number("Q")
+        elements = [self.value(of) for _ in range(count)][:ARRAY_ELEMENTS]
+        return struct.pack("<IQ", of, len(elements)) + b"".join(elements)
+
+
+def gguf_file(keys, tensors):
+    head = b"GGUF" + struct.pack("<IQQ", 3, len(tensors), len(keys)) + b"".join(keys)
+    body = b""
+    for name, ne, kind, data in tensors:
+        body += b"\0" * (-len(body) % 32)
+        head += gguf_text(name) + struct.pack("<I", len(ne)) + struct.pack("<%dQ" % len(ne), *ne)
+        head += struct.pack("<IQ", kind, len(body))
+        body += data
+    return head + b"\0" * (-len(head) % 32) + body
+
+
+def small_gguf(path):
+    """The file with its keys, lists cut short, and its smallest tensors, one of each type."""
+    data = path.read_bytes()
+    reader = GgufReader(data)
+    keys = []
+    for _ in range(reader.keys):
+        key, kind = reader.text(), reader.number("I")
+        keys.append(gguf_text(key) + struct.pack("<I", kind) + reader.value(kind))
+    tensors = []
+    for _ in range(reader.tensors):
+        name = reader.text()
+        ne = [reader.number("Q") for _ in range(reader.number("I"))]
+        tensors.append((name, ne, reader.number("I"), reader.number("Q")))
+    begin = (reader.at + 31) // 32 * 32
+
+    def size(tensor):
+        elements = 1
+        for n in tensor[1]:
+            elements *= n
+        block, length = GGUF_BLOCKS[tensor[2]]
+        return elements // block * length
+
+    small = {}
+    for tensor in sorted(tensors, key=size):
+        if size(tensor) <= 2 * TENSOR_BYTES and tensor[2] not in small:
+            at = begin + tensor[3]
+            small[tensor[2]] = (*tensor[:3], data[at : at + size(tensor)])
+    return gguf_file(keys, list(small.values()))
+
+
+def gguf_of_all_types(tensor_type):
+    """A key of every type; tensors of Q8_0 and another type."""
+    keys = []
+    for kind, code in GGUF_SCALARS.items():
+        one = struct.pack("<" + code, 1)
+        keys.append(gguf_text(b"s%d" % kind) + struct.pack("<I", kind) + one)
+        keys.append(gguf_text(b"a%d" % kind) + struct.pack("<IIQ", 9, kind, 2) + one + one)
+    keys.append(gguf_text(b"text") + struct.pack("<I", 8) + gguf_text(b"t"))
+    keys.append(gguf_text(b"texts") + struct.pack("<IIQ", 9, 8, 2) + gguf_text(b"t") + gguf_text(b""))
+    keys.append(gguf_text(b"general.alignment") + struct.pack("<II", 4, 32))
+    return gguf_file(keys, [(b"t", (32, 2), 8, b"x" * 68), (b"u", (4,), tensor_type, b"y" * 16)])
+
+
 def main():
-    if len(sys.argv) != 3 or sys.argv[1] not in ("safetensors", "json", "tokenizer"):
+    if len(sys.argv) != 3 or sys.argv[1] not in ("safetensors", "json", "gguf", "tokenizer"):
         sys.exit(__doc__)
     kind, folder = sys.argv[1], Path(sys.argv[2])
     folder.mkdir(parents=True, exist_ok=True)
     if kind == "tokenizer":
         return tokenizer_seeds(folder)
     for path in sorted(FIXTURES.rglob("*." + kind)):
-        seed = small_safetensors(path) if kind == "safetensors" else path.read_bytes()[: JSON_BYTES + 1]
-        if seed and (kind == "safetensors" or len(seed) <= JSON_BYTES):
+        if kind == "json":
+            seed = path.read_bytes()[: JSON_BYTES + 1]
+        else:
+            seed = small_safetensors(path) if kind == "safetensors" else small_gguf(path)
+        if seed and (kind != "json" or len(seed) <= JSON_BYTES):
             (folder / "-".join(path.relative_to(FIXTURES).parts)).write_bytes(seed)
+    if kind == "gguf":
+        for tensor_type in (0, 4, 16, 99):  # F32; given up; not supported; unknown
+            (folder / f"type-{tensor_type}").write_bytes(gguf_of_all_types(tensor_type))
 
 
 if __name__ == "__main__":

@@ -20,16 +20,31 @@ void line(const std::string& label, const std::string& value) {
   std::printf("%-24s %s\n", label.c_str(), value.c_str());
 }
 
-void print_files(const Checkpoint& checkpoint) {
-  line("files", concat(checkpoint.files().size(), ", ", human_bytes(static_cast<double>(checkpoint.total_bytes()))));
-  std::map<std::string, std::pair<int64_t, int64_t>> by_dtype;
-  for (const Tensor& tensor : checkpoint.tensors()) {
-    auto& [count, bytes] = by_dtype[std::string(dtype_name(tensor.dtype))];
+// Tensors and their bytes, by type.
+struct TypeSums {
+  std::map<std::string, std::pair<int64_t, int64_t>, std::less<>> sums;
+  void add(std::string_view type, int64_t tensor_bytes) {
+    auto& [count, bytes] = sums[std::string(type)];
     ++count;
-    bytes += tensor.bytes;
+    bytes += tensor_bytes;
   }
-  for (const auto& [dtype, sum] : by_dtype) {
-    line("  " + dtype, concat(sum.first, " tensors, ", human_bytes(static_cast<double>(sum.second))));
+};
+
+void print_files(const Model& model) {
+  TypeSums types;
+  size_t files = 0;
+  if (const Checkpoint* checkpoint = model.checkpoint()) {
+    files = checkpoint->files().size();
+    for (const Tensor& tensor : checkpoint->tensors()) types.add(dtype_name(tensor.dtype), tensor.bytes);
+  }
+  if (const GgufFile* gguf = model.gguf()) {
+    files = static_cast<size_t>(gguf->files());
+    line("format", concat("GGUF version ", gguf->version(), ", ", gguf->metadata().fields().size(), " keys"));
+    for (const GgufTensor& tensor : gguf->tensors()) types.add(tensor.type->name, tensor.bytes);
+  }
+  line("files", concat(files, ", ", human_bytes(static_cast<double>(model.weight_bytes()))));
+  for (const auto& [type, sum] : types.sums) {
+    line("  " + type, concat(sum.first, " tensors, ", human_bytes(static_cast<double>(sum.second))));
   }
 }
 
@@ -103,7 +118,7 @@ void inspect(const InspectOptions& options) {
               {.max_rows = engine_options.max_batch_rows, .max_logit_rows = 1, .kv_dtype = engine_options.kv_dtype});
   line("model", options.model.model);
   print_model(model->spec);
-  print_files(model->checkpoint);
+  print_files(*model);
   print_state(circuit->layout(), model->weight_bytes());
   line("buffers", concat(human_bytes(static_cast<double>(circuit->buffer_bytes())), " for steps of ",
                          engine_options.max_batch_rows, " rows"));

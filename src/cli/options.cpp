@@ -10,7 +10,7 @@
 namespace weir::cli {
 
 void ModelOptions::add_to(CLI::App& app) {
-  app.add_option("MODEL", model, "folder with config.json and safetensors files")->required();
+  app.add_option("MODEL", model, "folder with config.json and safetensors files, or a GGUF file")->required();
   app.add_option("--threads", threads, "threads (default: all processors)")->check(CLI::Range(1, 1024));
   app.add_option("--max-batch-rows", max_batch_rows, "rows computed in one step")
       ->check(CLI::Range(1, 65536))

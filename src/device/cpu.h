@@ -47,11 +47,18 @@ class CpuDevice {
   }
   std::byte* scratch(int thread) { return scratch_[static_cast<size_t>(thread)].data(); }
 
+  // Likewise one block for all threads of an op; its content does not outlive the op's run.
+  void reserve_shared(int64_t bytes) {
+    if (shared_.bytes() < bytes) shared_ = Mapping(bytes);
+  }
+  std::byte* shared() { return shared_.data(); }
+
  private:
   ThreadPool pool_;
   KernelSet kernels_;
   StepCounters counters_;
   std::vector<Mapping> scratch_;
+  Mapping shared_;
 };
 
 }  // namespace weir

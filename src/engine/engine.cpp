@@ -2,13 +2,31 @@
 
 #include <algorithm>
 #include <cassert>
+#include <optional>
 
 #include "base/error.h"
 
 namespace weir {
 
-std::unique_ptr<Model> Model::load(const std::filesystem::path& folder) {
-  Checkpoint checkpoint = Checkpoint::open(folder);
+namespace {
+
+// The GGUF model that `path` names; nullopt for a folder with a configuration, or without any model.
+std::optional<std::filesystem::path> gguf_path(const std::filesystem::path& path) {
+  std::error_code error;
+  if (std::filesystem::is_regular_file(path, error)) return path;
+  if (std::filesystem::exists(path / "config.json", error)) return std::nullopt;
+  return GgufFile::find_in(path);
+}
+
+}  // namespace
+
+std::unique_ptr<Model> Model::load(const std::filesystem::path& path) {
+  if (const std::optional<std::filesystem::path> file = gguf_path(path)) {
+    GgufFile gguf = GgufFile::open(*file);
+    ModelSpec spec = load_model(gguf);
+    return std::unique_ptr<Model>(new Model{std::move(gguf), std::move(spec)});
+  }
+  Checkpoint checkpoint = Checkpoint::open(path);
   ModelSpec spec = load_model(checkpoint);
   return std::unique_ptr<Model>(new Model{std::move(checkpoint), std::move(spec)});
 }

@@ -5,22 +5,29 @@
 #include <filesystem>
 #include <memory>
 #include <span>
+#include <variant>
 #include <vector>
 
 #include "formats/checkpoint.h"
+#include "formats/gguf.h"
 #include "models/circuit.h"
 #include "models/family.h"
 #include "state/sequence_state.h"
 
 namespace weir {
 
-// A checkpoint and the model read from it. The spec's views point into the checkpoint's files: they live together.
+// Files and the model read from them. The spec's views point into the files: they live together.
 struct Model {
-  Checkpoint checkpoint;
+  std::variant<Checkpoint, GgufFile> files;
   ModelSpec spec;
 
-  static std::unique_ptr<Model> load(const std::filesystem::path& folder);
-  int64_t weight_bytes() const { return checkpoint.total_bytes(); }
+  // `path`: a folder as published on Hugging Face, a GGUF file, or a folder with one GGUF model and no config.json.
+  static std::unique_ptr<Model> load(const std::filesystem::path& path);
+  const Checkpoint* checkpoint() const { return std::get_if<Checkpoint>(&files); }  // nullptr for GGUF
+  const GgufFile* gguf() const { return std::get_if<GgufFile>(&files); }            // nullptr for a folder
+  int64_t weight_bytes() const {
+    return std::visit([](const auto& source) { return source.total_bytes(); }, files);
+  }
 };
 
 struct EngineOptions {

@@ -146,6 +146,21 @@ class Compiler {
            y);
   }
 
+  // Each head by itself, in place.
+  void head_norm(const std::string& name, const FloatVector& weight, int64_t heads, Buffer x) {
+    c_.add(bind_norm(c_.device(), name,
+                     {.kind = NormKind::kRms,
+                      .groups = heads,
+                      .size = static_cast<int64_t>(weight.size()),
+                      .eps = spec_.eps,
+                      .weight = weight.data(),
+                      .x = x.data,
+                      .x_stride = x.cols,
+                      .y = x.data,
+                      .y_stride = x.cols}),
+           x);
+  }
+
   void elementwise(const std::string& name, ElementwiseKind kind, Buffer g, Buffer u, Buffer y) {
     c_.add(bind_elementwise(c_.device(), name,
                             {.kind = kind,
@@ -210,6 +225,8 @@ class Compiler {
     linear(name + "q", m.q, x, q);
     linear(name + "k", m.k, x, k);
     linear(name + "v", m.v, x, v);
+    if (!m.q_norm.empty()) head_norm(name + "q_norm", m.q_norm, m.heads, q);
+    if (!m.k_norm.empty()) head_norm(name + "k_norm", m.k_norm, m.kv_heads, k);
     if (m.rope) {
       rotate(name + "q_rope", m.heads, m.head_dim, q);
       rotate(name + "k_rope", m.kv_heads, m.head_dim, k);
@@ -256,8 +273,14 @@ class Compiler {
     const PageField field = c_.layout().add_page(name + "latent", Retention::kForever, key * state_dtype_bytes(kv()));
     kv_write(name + "write", field, 0, row);
 
-    const MlaProjectArgs project{
-        .kv_b = m.kv_b, .heads = m.heads, .nope = m.nope, .extra = m.extra, .value = m.value, .latent = m.latent};
+    const MlaProjectArgs project{.kv_b = m.kv_b,
+                                 .k_b = m.k_b,
+                                 .v_b = m.v_b,
+                                 .heads = m.heads,
+                                 .nope = m.nope,
+                                 .extra = m.extra,
+                                 .value = m.value,
+                                 .latent = m.latent};
     const Buffer absorbed = c_.buffer("mla.absorbed", m.heads * key);
     MlaProjectArgs absorb = project;
     absorb.x = q.data;

@@ -12,12 +12,21 @@ namespace weir {
 ModelSpec load_kimi_k3(const Checkpoint& checkpoint);
 ModelSpec load_kimi_linear(const Checkpoint& checkpoint);
 ModelSpec load_llama(const Checkpoint& checkpoint);
+ModelSpec load_qwen2(const Checkpoint& checkpoint);
+ModelSpec load_qwen3(const Checkpoint& checkpoint);
+ModelSpec load_kimi_k3_gguf(const GgufFile& file);
+ModelSpec load_kimi_linear_gguf(const GgufFile& file);
+ModelSpec load_llama_gguf(const GgufFile& file);
+ModelSpec load_qwen2_gguf(const GgufFile& file);
+ModelSpec load_qwen3_gguf(const GgufFile& file);
 
 std::span<const Family> families() {
   static constexpr Family kFamilies[] = {
-      {"kimi_k3", load_kimi_k3},
-      {"kimi_linear", load_kimi_linear},
-      {"llama", load_llama},
+      {"kimi_k3", "kimi-k3", load_kimi_k3, load_kimi_k3_gguf},
+      {"kimi_linear", "kimi-linear", load_kimi_linear, load_kimi_linear_gguf},
+      {"llama", "llama", load_llama, load_llama_gguf},
+      {"qwen2", "qwen2", load_qwen2, load_qwen2_gguf},
+      {"qwen3", "qwen3", load_qwen3, load_qwen3_gguf},
   };
   return kFamilies;
 }
@@ -38,6 +47,17 @@ std::vector<int64_t> stop_tokens(const Checkpoint& checkpoint, int64_t vocab) {
   return stops;
 }
 
+std::vector<int64_t> stop_tokens(const GgufMetadata& metadata, int64_t vocab) {
+  std::vector<int64_t> stops;
+  for (const char* key :
+       {"tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id"}) {
+    if (!metadata.has(key)) continue;
+    const int64_t id = metadata.integer(key, 0, vocab - 1);
+    if (std::ranges::find(stops, id) == stops.end()) stops.push_back(id);
+  }
+  return stops;
+}
+
 }  // namespace
 
 ModelSpec load_model(const Checkpoint& checkpoint) {
@@ -52,6 +72,22 @@ ModelSpec load_model(const Checkpoint& checkpoint) {
     known += concat(known.empty() ? "" : ", ", family.model_type);
   }
   checkpoint.config().fail_field("model_type", concat("one of ", known));
+}
+
+ModelSpec load_model(const GgufFile& file) {
+  const GgufMetadata& metadata = file.metadata();
+  if (metadata.string_or("general.type", "model") != "model") metadata.fail_key("general.type", "'model'");
+  const std::string_view architecture = metadata.string("general.architecture");
+  std::string known;
+  for (const Family& family : families()) {
+    if (family.architecture == architecture) {
+      ModelSpec spec = family.load_gguf(file);
+      spec.stop_tokens = stop_tokens(metadata, spec.vocab);
+      return spec;
+    }
+    known += concat(known.empty() ? "" : ", ", family.architecture);
+  }
+  metadata.fail_key("general.architecture", concat("one of ", known));
 }
 
 }  // namespace weir

@@ -9,6 +9,7 @@ namespace {
 
 // The pseudo-query of one read: norm weight times projection, formed in FP32.
 FloatVector residual_weight(TensorBinder& tensors, const std::string& name, int64_t hidden) {
+  if (tensors.has(name + "_score.weight")) return tensors.floats(name + "_score.weight", {hidden});
   FloatVector weight = tensors.floats(name + "_norm.weight", {hidden});
   const FloatVector projection = tensors.floats(name + "_proj.weight", {1, hidden});
   for (size_t i = 0; i < weight.size(); ++i) weight[i] *= projection[i];
@@ -35,6 +36,16 @@ GluFunction activation(const JsonObject& text) {
           .linear_beta = static_cast<float>(text.number_or("activation_situ_linear_beta", 0, 1e-6, 1e6))};
 }
 
+void load_residuals(TensorBinder& tensors, ModelSpec& spec) {
+  if (spec.residual_block == 0) return;
+  for (size_t i = 0; i < spec.layers.size(); ++i) {
+    const std::string prefix = concat("model.layers.", i, ".");
+    spec.layers[i].mixer_residual = residual_weight(tensors, prefix + "self_attention_res", spec.hidden);
+    spec.layers[i].ffn_residual = residual_weight(tensors, prefix + "mlp_res", spec.hidden);
+  }
+  spec.output_residual = residual_weight(tensors, "model.output_attn_res", spec.hidden);
+}
+
 }  // namespace
 
 ModelSpec load_kimi_k3(const Checkpoint& checkpoint) {
@@ -50,15 +61,25 @@ ModelSpec load_kimi_k3(const Checkpoint& checkpoint) {
   spec.family = "kimi_k3";
   spec.act = activation(text);
   spec.residual_block = text.integer_or("attn_res_block_size", 0, 1, numbers.layers);
-  if (spec.residual_block > 0) {
-    for (size_t i = 0; i < spec.layers.size(); ++i) {
-      const std::string prefix = concat("model.layers.", i, ".");
-      spec.layers[i].mixer_residual = residual_weight(tensors, prefix + "self_attention_res", numbers.hidden);
-      spec.layers[i].ffn_residual = residual_weight(tensors, prefix + "mlp_res", numbers.hidden);
-    }
-    spec.output_residual = residual_weight(tensors, "model.output_attn_res", numbers.hidden);
-  }
+  load_residuals(tensors, spec);
   spec.skipped = {"vision_tower.", "mm_projector."};
+  tensors.finish(spec.skipped);
+  return spec;
+}
+
+ModelSpec load_kimi_k3_gguf(const GgufFile& file) {
+  const GgufConfig config(file);
+  TensorBinder tensors(file, kimi_gguf_names());
+  ModelSpec spec = load_kimi_stack(tensors, KimiConfig(config));
+  spec.family = "kimi_k3";
+  spec.act = {.kind = ElementwiseKind::kSwiGlu};
+  if (config.has("activation.situ_beta")) {
+    spec.act = {.kind = ElementwiseKind::kSitu,
+                .beta = config.number("activation.situ_beta", 1e-6, 1e6),
+                .linear_beta = config.number_or("activation.situ_linear_beta", 0, 1e-6, 1e6)};
+  }
+  spec.residual_block = config.integer_or("attn_res.block_size", 0, 0, static_cast<int64_t>(spec.layers.size()));
+  load_residuals(tensors, spec);
   tensors.finish(spec.skipped);
   return spec;
 }

@@ -15,4 +15,13 @@ ModelSpec load_kimi_linear(const Checkpoint& checkpoint) {
   return spec;
 }
 
+ModelSpec load_kimi_linear_gguf(const GgufFile& file) {
+  TensorBinder tensors(file, kimi_gguf_names());
+  ModelSpec spec = load_kimi_stack(tensors, KimiConfig(GgufConfig(file)));
+  spec.family = "kimi_linear";
+  spec.act = {.kind = ElementwiseKind::kSwiGlu};
+  tensors.finish(spec.skipped);
+  return spec;
+}
+
 }  // namespace weir

@@ -149,8 +149,13 @@ KdaMixer load_kda(TensorBinder& tensors, const KimiConfig& c, const std::string&
   m.v_conv = tensors.floats(p + "v_conv1d.weight", {full, 1, c.taps});
   m.f_a = tensors.linear(p + "f_a_proj", c.kda_dim, c.hidden);
   m.f_b = tensors.linear(p + "f_b_proj", full, c.kda_dim);
-  m.a = tensors.first_floats(p + "A_log", c.kda_heads);
-  for (float& a : m.a) a = math::exp(a);
+  if (tensors.has(p + "A_log")) {
+    m.a = tensors.first_floats(p + "A_log", c.kda_heads);
+    for (float& a : m.a) a = math::exp(a);
+  } else {
+    m.a = tensors.first_floats(p + "A", c.kda_heads);  // -e^(A_log)
+    for (float& a : m.a) a = -a;
+  }
   m.dt_bias = tensors.floats(p + "dt_bias", {full});
   m.beta = tensors.linear(p + "b_proj", c.kda_heads, c.hidden);
   if (c.full_rank_gate) {
@@ -182,7 +187,12 @@ MlaMixer load_mla(TensorBinder& tensors, const KimiConfig& c, const std::string&
   }
   m.kv_a = tensors.linear(p + "kv_a_proj_with_mqa", c.latent + c.extra, c.hidden);
   m.kv_a_norm = tensors.floats(p + "kv_a_layernorm.weight", {c.latent});
-  m.kv_b = tensors.matrix(p + "kv_b_proj.weight", c.heads * (c.nope + c.value), c.latent);
+  if (tensors.has(p + "k_b_proj.weight")) {
+    m.k_b = tensors.stack(p + "k_b_proj.weight", c.heads, c.latent, c.nope);
+    m.v_b = tensors.stack(p + "v_b_proj.weight", c.heads, c.value, c.latent);
+  } else {
+    m.kv_b = tensors.matrix(p + "kv_b_proj.weight", c.heads * (c.nope + c.value), c.latent);
+  }
   if (c.mla_gate) m.gate = tensors.linear(p + "g_proj", c.heads * c.value, c.hidden);
   m.o = tensors.linear(p + "o_proj", c.hidden, c.heads * c.value);
   return m;
@@ -205,12 +215,13 @@ std::variant<DenseFfn, MoeFfn> load_ffn(TensorBinder& tensors, const KimiConfig&
   m.router_bias = tensors.floats(sparse + "gate.e_score_correction_bias", {c.experts});
   m.inter = c.moe_inter;
   const int64_t expert_width = c.latent_moe > 0 ? c.latent_moe : c.hidden;
-  for (int64_t e = 0; e < c.experts; ++e) {
-    const std::string expert = concat(sparse, "experts.", e, ".");
-    m.experts.push_back({.gate = tensors.matrix(expert + "w1.weight", c.moe_inter, expert_width),
-                         .up = tensors.matrix(expert + "w3.weight", c.moe_inter, expert_width),
-                         .down = tensors.matrix(expert + "w2.weight", expert_width, c.moe_inter)});
-  }
+  const auto all = [&](const char* name, int64_t out, int64_t in) {
+    return tensors.experts(sparse + "experts.", name, c.experts, out, in);
+  };
+  const std::vector<WeightView> gate = all("w1.weight", c.moe_inter, expert_width);
+  const std::vector<WeightView> up = all("w3.weight", c.moe_inter, expert_width);
+  const std::vector<WeightView> down = all("w2.weight", expert_width, c.moe_inter);
+  for (size_t e = 0; e < gate.size(); ++e) m.experts.push_back({gate[e], up[e], down[e]});
   if (c.shared_experts > 0) {
     m.shared = load_dense(tensors, sparse + "shared_experts.", c.moe_inter * c.shared_experts, c.hidden);
   }

@@ -3,17 +3,22 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
+#include <string>
 #include <vector>
 
 #include "formats/json.h"
+#include "models/gguf_config.h"
 #include "models/model_spec.h"
 #include "models/tensor_binder.h"
 
 namespace weir {
 
-// Numbers of config.json, checked.
+// Numbers of config.json or GGUF metadata, checked.
 struct KimiConfig {
   explicit KimiConfig(const JsonObject& text);
+  // What the keys leave open is read off the tensors: the number of KDA heads, and which gates there are.
+  explicit KimiConfig(const GgufConfig& config);
 
   int64_t hidden, layers, vocab, max_positions;
   float eps;
@@ -40,6 +45,9 @@ MlaMixer load_mla(TensorBinder& tensors, const KimiConfig& config, const std::st
 // `layer`: "model.layers.3."; dense layers under "mlp." (or, as some writers put them, "block_sparse_moe.").
 std::variant<DenseFfn, MoeFfn> load_ffn(TensorBinder& tensors, const KimiConfig& config, int64_t index,
                                         const std::string& layer);
+
+// Names of both architectures in GGUF files.
+std::span<const GgufName> kimi_gguf_names();
 
 // Embedding, layers (without attention residuals), final norm and head.
 ModelSpec load_kimi_stack(TensorBinder& tensors, const KimiConfig& config);

@@ -31,7 +31,8 @@ struct AttentionMixer {
   int64_t heads = 0, kv_heads = 0, head_dim = 0;
   float scale = 1;
   Linear q, k, v, o;
-  bool rope = true;  // ModelSpec::rope
+  FloatVector q_norm, k_norm;  // [head_dim], RMS norm on each head before the rotation; empty: none
+  bool rope = true;            // ModelSpec::rope
 };
 
 // Multi-head latent attention (DeepSeek-V2); without rotation where the family has none.
@@ -44,7 +45,8 @@ struct MlaMixer {
   Linear q;                    // q_b_proj or q_proj: [heads * (nope + extra), q_lora or hidden]
   Linear kv_a;                 // [latent + extra, hidden]
   FloatVector kv_a_norm;       // [latent]
-  WeightView kv_b;             // [heads * (nope + value), latent]
+  WeightView kv_b;             // [heads * (nope + value), latent]; or, as in GGUF, in two parts:
+  WeightView k_b, v_b;         // [heads * latent, nope] and [heads * value, latent]
   std::optional<Linear> gate;  // sigmoid output gate [heads * value, hidden]
   Linear o;
 };

@@ -1,5 +1,6 @@
 #include "models/rope_config.h"
 
+#include <algorithm>
 #include <cmath>
 #include <numbers>
 #include <optional>
@@ -8,13 +9,27 @@
 namespace weir {
 namespace {
 
+constexpr int64_t kMaxContext = int64_t{1} << 32;
+
+// 1 / theta^(2i / dims). FP32 where the reference implementation is.
+float wavelength_scale(double theta, int64_t dims, int64_t i) {
+  const auto exponent = static_cast<float>(2 * i) / static_cast<float>(dims);
+  return static_cast<float>(std::pow(theta, static_cast<double>(exponent)));
+}
+
+RopeSpec plain(double theta, int64_t dims) {
+  RopeSpec rope;
+  for (int64_t i = 0; i < dims / 2; ++i) rope.inv_freq.push_back(1.f / wavelength_scale(theta, dims, i));
+  return rope;
+}
+
 // Low frequencies are divided by `factor`, high ones kept, those between interpolated (Llama 3.1's rope scaling). FP32,
 // in the order of the reference implementation.
 void scale_llama3(const JsonObject& scaling, FloatVector& inv_freq) {
   const auto factor = static_cast<float>(scaling.number("factor", 1, 1e6));
   const auto low = static_cast<float>(scaling.number("low_freq_factor", 1e-6, 1e6));
   const auto high = static_cast<float>(scaling.number("high_freq_factor", 1e-6, 1e6));
-  const auto original = static_cast<float>(scaling.integer("original_max_position_embeddings", 1, int64_t{1} << 32));
+  const auto original = static_cast<float>(scaling.integer("original_max_position_embeddings", 1, kMaxContext));
   if (high <= low) scaling.fail_field("high_freq_factor", "more than low_freq_factor");
   for (float& frequency : inv_freq) {
     const float wavelength = 2.f * std::numbers::pi_v<float> / frequency;
@@ -28,27 +43,114 @@ void scale_llama3(const JsonObject& scaling, FloatVector& inv_freq) {
   }
 }
 
+// YaRN (arXiv:2309.00071): frequencies that turn more than beta_fast times within the original context are kept, those
+// that turn less than beta_slow times are divided by `factor`, with a linear ramp over the dimensions between.
+struct Yarn {
+  double factor = 1;
+  double original = 0;  // positions
+  double beta_fast = 32, beta_slow = 1;
+  bool truncate = true;  // the ramp begins and ends at whole dimensions
+};
+
+RopeSpec yarn_rope(double theta, int64_t dims, const Yarn& yarn) {
+  const auto n = static_cast<double>(dims);
+  const auto dimension_of = [&](double turns) {
+    return n * std::log(yarn.original / (turns * 2 * std::numbers::pi)) / (2 * std::log(theta));
+  };
+  double low = dimension_of(yarn.beta_fast);
+  double high = dimension_of(yarn.beta_slow);
+  if (yarn.truncate) {
+    low = std::floor(low);
+    high = std::ceil(high);
+  }
+  low = std::max(low, 0.);
+  high = std::min(high, n - 1);
+  if (low == high) high += 0.001;
+  RopeSpec rope;
+  for (int64_t i = 0; i < dims / 2; ++i) {
+    const float scale = wavelength_scale(theta, dims, i);
+    const float kept = 1.f / scale;
+    const float stretched = 1.f / (static_cast<float>(yarn.factor) * scale);
+    const float ramp = (static_cast<float>(i) - static_cast<float>(low)) / static_cast<float>(high - low);
+    const float keep = 1.f - std::clamp(ramp, 0.f, 1.f);
+    rope.inv_freq.push_back(stretched * (1.f - keep) + kept * keep);
+  }
+  return rope;
+}
+
+double yarn_mscale(double factor, double mscale = 1) { return factor <= 1 ? 1 : 0.1 * mscale * std::log(factor) + 1; }
+
+// 0 is as good as absent, as in the reference implementation.
+double number_or_default(const JsonObject& scaling, std::string_view key, double fallback) {
+  const double value = scaling.number_or(key, fallback, 0, 1e6);
+  return value == 0 ? fallback : value;
+}
+
+RopeSpec load_yarn(const JsonObject& config, const JsonObject& scaling, double theta, int64_t dims) {
+  const double context = static_cast<double>(config.integer_or("max_position_embeddings", 2048, 1, kMaxContext));
+  Yarn yarn;
+  yarn.original = scaling.number_or("original_max_position_embeddings", context, 1, 1e12);
+  yarn.factor = scaling.number_or("factor", context / yarn.original, 1e-6, 1e6);
+  yarn.beta_fast = number_or_default(scaling, "beta_fast", 32);
+  yarn.beta_slow = number_or_default(scaling, "beta_slow", 1);
+  yarn.truncate = scaling.boolean_or("truncate", true);
+  RopeSpec rope = yarn_rope(theta, dims, yarn);
+  const double mscale = scaling.number_or("mscale", 0, 0, 1e3);
+  const double all_dim = scaling.number_or("mscale_all_dim", 0, 0, 1e3);
+  const double factor = mscale > 0 && all_dim > 0 ? yarn_mscale(yarn.factor, mscale) / yarn_mscale(yarn.factor, all_dim)
+                                                  : yarn_mscale(yarn.factor);
+  rope.attention_factor = static_cast<float>(scaling.number_or("attention_factor", factor, 1e-6, 1e6));
+  return rope;
+}
+
 }  // namespace
 
 RopeSpec load_rope(const JsonObject& config, int64_t dims) {
   const std::optional<JsonObject> parameters = config.object_if("rope_parameters");
   const std::optional<JsonObject> scaling = parameters ? parameters : config.object_if("rope_scaling");
   const JsonObject& with_theta = parameters && parameters->has("rope_theta") ? *parameters : config;
-  const double theta = with_theta.number_or("rope_theta", 10000, 1e-3, 1e12);
+  const double theta = with_theta.number_or("rope_theta", 10000, 1 + 1e-6, 1e12);
 
-  RopeSpec rope;
-  for (int64_t i = 0; i < dims / 2; ++i) {
-    const auto exponent = static_cast<float>(2 * i) / static_cast<float>(dims);
-    rope.inv_freq.push_back(1.f / static_cast<float>(std::pow(theta, static_cast<double>(exponent))));
-  }
+  RopeSpec rope = plain(theta, dims);
   if (!scaling) return rope;
   const std::string_view key = scaling->has("rope_type") ? "rope_type" : "type";
   const std::string type = scaling->string_or(key, "default");
   if (type == "llama3") {
     scale_llama3(*scaling, rope.inv_freq);
+  } else if (type == "linear") {
+    const auto factor = static_cast<float>(scaling->number("factor", 1e-6, 1e6));
+    for (float& frequency : rope.inv_freq) frequency /= factor;
+  } else if (type == "yarn") {
+    return load_yarn(config, *scaling, theta, dims);
   } else if (type != "default") {
-    scaling->fail_field(key, "'default' or 'llama3'");
+    scaling->fail_field(key, "'default', 'linear', 'llama3' or 'yarn'");
   }
+  return rope;
+}
+
+RopeSpec load_rope(const GgufConfig& config, int64_t dims, const FloatVector& factors) {
+  const double theta = config.number_or("rope.freq_base", 10000, 1 + 1e-6, 1e12);
+  const std::string_view type = config.string_or("rope.scaling.type", "none");
+  RopeSpec rope = plain(theta, dims);
+  if (type == "yarn") {
+    Yarn yarn;
+    yarn.factor = config.number("rope.scaling.factor", 1e-6, 1e6);
+    yarn.original = static_cast<double>(config.integer_or(
+        "rope.scaling.original_context_length", config.integer("context_length", 1, kMaxContext), 1, kMaxContext));
+    yarn.beta_fast = config.number_or("rope.scaling.yarn_beta_fast", 32, 1e-6, 1e6);
+    yarn.beta_slow = config.number_or("rope.scaling.yarn_beta_slow", 1, 1e-6, 1e6);
+    rope = yarn_rope(theta, dims, yarn);
+    rope.attention_factor = static_cast<float>(
+        yarn_mscale(yarn.factor) * static_cast<double>(config.number_or("rope.scaling.attn_factor", 1, 1e-6, 1e6)));
+  } else if (type == "linear" || (type == "none" && config.has("rope.scale_linear"))) {
+    // scale_linear: older files.
+    const float factor = type == "linear" ? config.number("rope.scaling.factor", 1e-6, 1e6)
+                                          : config.number("rope.scale_linear", 1e-6, 1e6);
+    for (float& frequency : rope.inv_freq) frequency /= factor;
+  } else if (type != "none") {
+    config.fail_key("rope.scaling.type", "'none', 'linear' or 'yarn'");
+  }
+  for (size_t i = 0; i < factors.size() && i < rope.inv_freq.size(); ++i) rope.inv_freq[i] /= factors[i];
   return rope;
 }
 

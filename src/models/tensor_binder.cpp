@@ -2,83 +2,91 @@
 
 #include <algorithm>
 #include <cstring>
-#include <optional>
 
 #include "base/error.h"
-#include "base/number.h"
+#include "formats/quant.h"
 
 namespace weir {
 namespace {
 
-[[noreturn]] void fail_tensor(const Tensor& tensor, std::string_view expected, std::string_view found) {
-  fail(*tensor.file, ": tensor ", tensor.name, ": expected ", expected, ", found ", found);
+[[noreturn]] void fail_tensor(const SourceTensor& tensor, std::string_view expected, std::string_view found) {
+  fail(*tensor.file, ": tensor ", printable(tensor.name, 200), ": expected ", expected, ", found ", found);
 }
 
-void check_shape(const Tensor& tensor, std::span<const int64_t> expected) {
-  if (!std::ranges::equal(tensor.shape, expected)) {
-    fail_tensor(tensor, concat("shape ", shape_text(expected)), shape_text(tensor.shape));
-  }
+void check_type(const SourceTensor& tensor, std::string_view expected) {
+  if (tensor.type != expected) fail_tensor(tensor, concat("dtype ", expected), tensor.type);
 }
 
-void check_dtype(const Tensor& tensor, Dtype expected) {
-  if (tensor.dtype != expected) fail_tensor(tensor, concat("dtype ", dtype_name(expected)), dtype_name(tensor.dtype));
+std::vector<int64_t> without_ones(std::span<const int64_t> shape) {
+  std::vector<int64_t> out;
+  std::ranges::copy_if(shape, std::back_inserter(out), [](int64_t d) { return d != 1; });
+  return out;
 }
 
-std::optional<WeightFormat> float_format(Dtype dtype) {
-  switch (dtype) {
-    case Dtype::kF32:
-      return WeightFormat::kF32;
-    case Dtype::kF16:
-      return WeightFormat::kF16;
-    case Dtype::kBf16:
-      return WeightFormat::kBf16;
-    default:
-      return std::nullopt;
-  }
+WeightFormat checked_format(const SourceTensor& tensor) {
+  if (!tensor.format) fail_tensor(tensor, "dtype F32, F16 or BF16", tensor.type);
+  return *tensor.format;
 }
 
-WeightFormat checked_format(const Tensor& tensor) {
-  const std::optional<WeightFormat> format = float_format(tensor.dtype);
-  if (!format) fail_tensor(tensor, "dtype F32, F16 or BF16", dtype_name(tensor.dtype));
-  return *format;
-}
-
-FloatVector widened(const Tensor& tensor, int64_t count) {
+FloatVector widened(const SourceTensor& tensor, int64_t count) {
   const WeightFormat format = checked_format(tensor);
-  FloatVector values(static_cast<size_t>(count));
-  if (format == WeightFormat::kF32) {
-    std::memcpy(values.data(), tensor.data, values.size() * sizeof(float));
-    return values;
-  }
-  for (size_t i = 0; i < values.size(); ++i) {
-    uint16_t bits;
-    std::memcpy(&bits, tensor.data + 2 * i, sizeof bits);
-    values[i] = format == WeightFormat::kBf16 ? bf16_to_f32(bits) : f16_to_f32(bits);
-  }
+  const int64_t block = weight_block(format).elements;
+  FloatVector values(static_cast<size_t>((count + block - 1) / block * block));
+  dequantize_row(format, tensor.data, static_cast<int64_t>(values.size()), values.data());
+  values.resize(static_cast<size_t>(count));
   return values;
+}
+
+WeightView view(const SourceTensor& tensor, int64_t out, int64_t in) {
+  return {.format = checked_format(tensor), .out = out, .in = in, .data = tensor.data, .row_bytes = tensor.bytes / out};
 }
 
 }  // namespace
 
-const Tensor* TensorBinder::find_taken(const std::string& name) {
-  const Tensor* tensor = checkpoint_.find(prefix_ + name);
-  if (tensor != nullptr) taken_.push_back(tensor);
-  return tensor;
+TensorBinder::TensorBinder(const Checkpoint& checkpoint, std::string prefix)
+    : source_(tensor_source(checkpoint)), prefix_(std::move(prefix)), taken_(static_cast<size_t>(source_->size())) {}
+
+TensorBinder::TensorBinder(const GgufFile& file, std::span<const GgufName> names)
+    : source_(tensor_source(file)), names_(names), taken_(static_cast<size_t>(source_->size())) {}
+
+std::optional<int64_t> TensorBinder::find(std::string_view name) const {
+  if (!names_) return source_->find(prefix_ + std::string(name));
+  for (const std::string& candidate : gguf_names(*names_, name)) {
+    if (const std::optional<int64_t> index = source_->find(candidate)) return index;
+  }
+  return std::nullopt;
 }
 
-const Tensor& TensorBinder::take(const std::string& name) {
-  const Tensor* tensor = find_taken(name);
-  if (tensor == nullptr)
-    fail(checkpoint_.folder(), ": tensor ", prefix_, name, ": expected by the model, found in no file");
-  return *tensor;
+std::string TensorBinder::full_name(std::string_view name) const {
+  if (names_) {
+    const std::vector<std::string> candidates = gguf_names(*names_, name);
+    if (!candidates.empty()) return candidates.front();
+  }
+  return prefix_ + std::string(name);
+}
+
+SourceTensor TensorBinder::take(const std::string& name) {
+  const std::optional<int64_t> index = find(name);
+  if (!index) {
+    fail(source_->place(), ": tensor ", full_name(name), ": expected by the model, found in no file");
+  }
+  taken_[static_cast<size_t>(*index)] = true;
+  return source_->tensor(*index);
+}
+
+void TensorBinder::check_shape(const SourceTensor& tensor, std::span<const int64_t> expected) const {
+  if (std::ranges::equal(tensor.shape, expected)) return;
+  if (!source_->keeps_ones() && without_ones(tensor.shape) == without_ones(expected)) return;
+  fail_tensor(tensor, concat("shape ", shape_text(expected)),
+              shape_text(source_->keeps_ones() ? tensor.shape : without_ones(tensor.shape)));
 }
 
 WeightView TensorBinder::packed(const std::string& name, int64_t out, int64_t in) {
   constexpr int64_t kGroup = 32;
-  const Tensor& codes = take(name + "_packed");
-  const Tensor& scales = take(name + "_scale");
-  check_dtype(codes, Dtype::kU8);
-  check_dtype(scales, Dtype::kU8);
+  const SourceTensor codes = take(name + "_packed");
+  const SourceTensor scales = take(name + "_scale");
+  check_type(codes, "U8");
+  check_type(scales, "U8");
   if (in % kGroup != 0) fail_tensor(codes, concat("a row of a multiple of ", kGroup, " elements"), concat(in));
   check_shape(codes, std::initializer_list<int64_t>{out, in / 2});
   check_shape(scales, std::initializer_list<int64_t>{out, in / kGroup});
@@ -98,26 +106,50 @@ WeightView TensorBinder::packed(const std::string& name, int64_t out, int64_t in
 
 WeightView TensorBinder::matrix(const std::string& name, int64_t out, int64_t in) {
   if (!has(name) && has(name + "_packed")) return packed(name, out, in);
-  const Tensor& tensor = take(name);
-  const WeightFormat format = checked_format(tensor);
+  const SourceTensor tensor = take(name);
+  checked_format(tensor);
   check_shape(tensor, std::initializer_list<int64_t>{out, in});
-  return {.format = format, .out = out, .in = in, .data = tensor.data, .row_bytes = in * dtype_bytes(tensor.dtype)};
+  return view(tensor, out, in);
 }
 
 WeightView TensorBinder::head(const std::string& name, bool tied, const WeightView& embedding) {
   if (!tied) return matrix(name, embedding.out, embedding.in);
-  find_taken(name);
+  if (has(name)) take(name);
   return embedding;
 }
 
+WeightView TensorBinder::stack(const std::string& name, int64_t count, int64_t out, int64_t in) {
+  const SourceTensor tensor = take(name);
+  checked_format(tensor);
+  check_shape(tensor, std::initializer_list<int64_t>{count, out, in});
+  return view(tensor, count * out, in);
+}
+
+std::vector<WeightView> TensorBinder::experts(const std::string& prefix, const std::string& name, int64_t experts,
+                                              int64_t out, int64_t in) {
+  std::vector<WeightView> views;
+  const std::string stacked = concat(prefix, "*.", name);
+  if (names_ || has(stacked)) {
+    const WeightView all = stack(stacked, experts, out, in);
+    for (int64_t e = 0; e < experts; ++e) {
+      views.push_back(all);
+      views.back().out = out;
+      views.back().data += e * out * all.row_bytes;
+    }
+    return views;
+  }
+  for (int64_t e = 0; e < experts; ++e) views.push_back(matrix(concat(prefix, e, ".", name), out, in));
+  return views;
+}
+
 FloatVector TensorBinder::floats(const std::string& name, std::initializer_list<int64_t> shape) {
-  const Tensor& tensor = take(name);
+  const SourceTensor tensor = take(name);
   check_shape(tensor, shape);
   return widened(tensor, tensor.elements());
 }
 
 FloatVector TensorBinder::first_floats(const std::string& name, int64_t count) {
-  const Tensor& tensor = take(name);
+  const SourceTensor tensor = take(name);
   if (tensor.elements() < count) fail_tensor(tensor, concat("at least ", count, " elements"), shape_text(tensor.shape));
   return widened(tensor, count);
 }
@@ -130,15 +162,15 @@ Linear TensorBinder::linear(const std::string& name, int64_t out, int64_t in, bo
 }
 
 void TensorBinder::finish(const std::vector<std::string>& skipped) const {
-  std::vector<const Tensor*> taken = taken_;
-  std::ranges::sort(taken);
-  for (const Tensor& tensor : checkpoint_.tensors()) {
-    if (std::ranges::binary_search(taken, &tensor)) continue;
+  for (int64_t i = 0; i < source_->size(); ++i) {
+    if (taken_[static_cast<size_t>(i)]) continue;
+    const SourceTensor tensor = source_->tensor(i);
     const bool skip =
         std::ranges::any_of(skipped, [&](const std::string& prefix) { return tensor.name.starts_with(prefix); });
-    if (!skip)
-      fail(*tensor.file, ": tensor ", tensor.name, ": expected no such tensor in this model, found ",
+    if (!skip) {
+      fail(*tensor.file, ": tensor ", printable(tensor.name, 200), ": expected no such tensor in this model, found ",
            shape_text(tensor.shape));
+    }
   }
 }
 

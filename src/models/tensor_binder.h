@@ -1,31 +1,42 @@
 // Takes tensors out of a checkpoint by name, with their shapes checked, and knows at the end which were never asked
-// for.
+// for. Names are those of the published checkpoints, whatever the files are.
 #pragma once
 
 #include <cstdint>
 #include <initializer_list>
+#include <memory>
+#include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "formats/checkpoint.h"
+#include "models/gguf_names.h"
 #include "models/model_spec.h"
+#include "models/tensor_source.h"
 
 namespace weir {
 
 class TensorBinder {
  public:
   // `prefix` is put before every name.
-  TensorBinder(const Checkpoint& checkpoint, std::string prefix)
-      : checkpoint_(checkpoint), prefix_(std::move(prefix)) {}
+  TensorBinder(const Checkpoint& checkpoint, std::string prefix);
+  // Names go through `names`.
+  TensorBinder(const GgufFile& file, std::span<const GgufName> names);
 
-  bool has(std::string_view name) const { return checkpoint_.find(prefix_ + std::string(name)) != nullptr; }
+  bool has(std::string_view name) const { return find(name).has_value(); }
 
-  // A matrix [out, in], used in place: `name` as F32, F16 or BF16, or `name` + "_packed" and "_scale" (MXFP4).
+  // A matrix [out, in], used in place: `name` in any format of weights, or `name` + "_packed" and "_scale" (MXFP4).
   // Error names file and tensor: missing, other shape, other dtype, MXFP4 scale 255.
   WeightView matrix(const std::string& name, int64_t out, int64_t in);
   // The output matrix: the embedding when tied (a copy of it in the file is then ignored), else `name`.
   WeightView head(const std::string& name, bool tied, const WeightView& embedding);
+  // One tensor [count, out, in], as a matrix [count * out, in].
+  WeightView stack(const std::string& name, int64_t count, int64_t out, int64_t in);
+  // The matrices [out, in] of all experts: `prefix` + "*." + `name` as one tensor [experts, out, in], or a tensor with
+  // each expert's number for the star.
+  std::vector<WeightView> experts(const std::string& prefix, const std::string& name, int64_t experts, int64_t out,
+                                  int64_t in);
   // A small tensor of exactly this shape, widened to FP32.
   FloatVector floats(const std::string& name, std::initializer_list<int64_t> shape);
   // At least `count` numbers in whatever shape; the first `count` are taken (A_log: [H], [1, 1, H, 1] or zero-padded).
@@ -36,13 +47,16 @@ class TensorBinder {
   void finish(const std::vector<std::string>& skipped) const;
 
  private:
-  const Tensor& take(const std::string& name);
-  const Tensor* find_taken(const std::string& name);
+  std::optional<int64_t> find(std::string_view name) const;
+  std::string full_name(std::string_view name) const;
+  SourceTensor take(const std::string& name);
   WeightView packed(const std::string& name, int64_t out, int64_t in);
+  void check_shape(const SourceTensor& tensor, std::span<const int64_t> expected) const;
 
-  const Checkpoint& checkpoint_;
+  std::unique_ptr<const TensorSource> source_;
   std::string prefix_;
-  std::vector<const Tensor*> taken_;
+  std::optional<std::span<const GgufName>> names_;
+  std::vector<bool> taken_;  // by index in the source
 };
 
 }  // namespace weir

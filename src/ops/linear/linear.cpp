@@ -7,15 +7,25 @@
 
 namespace weir {
 
+#define WEIR_LINEAR_INT                                                                                           \
+  void linear_int(const WeightView& weight, int64_t out_begin, int64_t out_end, const CodedRows& x, int64_t rows, \
+                  float* y, int64_t y_stride, std::byte* scratch);
+namespace avx512vnni {
+WEIR_LINEAR_INT
+}
 namespace reference {
+WEIR_LINEAR_INT
 void linear(const WeightView&, int64_t, int64_t, const float*, int64_t, int64_t, float*, int64_t, std::byte*);
-}
+}  // namespace reference
 namespace avx2 {
+WEIR_LINEAR_INT
 void linear(const WeightView&, int64_t, int64_t, const float*, int64_t, int64_t, float*, int64_t, std::byte*);
-}
+}  // namespace avx2
 namespace avx512 {
 void linear(const WeightView&, int64_t, int64_t, const float*, int64_t, int64_t, float*, int64_t, std::byte*);
 }
+
+#undef WEIR_LINEAR_INT
 
 LinearKernel linear_kernel(KernelSet set) {
   switch (set) {
@@ -29,34 +39,63 @@ LinearKernel linear_kernel(KernelSet set) {
   return reference::linear;
 }
 
+CodedLinearKernel coded_linear_kernel(KernelSet set) {
+  switch (set) {
+    case KernelSet::kReference:
+      return reference::linear_int;
+    case KernelSet::kAvx2:
+      return avx2::linear_int;
+    case KernelSet::kAvx512:  // sums are exact integers: the same bits
+      return __builtin_cpu_supports("avx512vnni") ? avx512vnni::linear_int : avx2::linear_int;
+  }
+  return reference::linear_int;
+}
+
 int64_t linear_scratch_bytes() { return linear_blocks::kScratchBytes; }
 
-int64_t linear_panel(int64_t out, int threads) {
+int64_t linear_panel(int64_t out, int threads, RowCoding coding) {
   // Four items per thread keep the last ones from waiting long. Within an item memory is read ahead; at its start not,
   // which long items make up for.
-  const int64_t tile = linear_blocks::kPanelOuts;
+  const int64_t tile = coding == RowCoding::kNone ? linear_blocks::kPanelOuts : linear_blocks::kCodedPanelOuts;
   const int64_t even = out / (int64_t{4} * threads) / tile * tile;
-  return std::clamp(even, tile, 2 * linear_blocks::kOuts);
+  return std::clamp(even, tile, coding == RowCoding::kNone ? 2 * linear_blocks::kOuts : 8 * linear_blocks::kOuts);
 }
 
 namespace {
 
+// Elements that one thread has coded (about 4 us) before others would have helped: waking a thread takes 1 to 2 us.
+constexpr int64_t kCodedByOneThread = 16384;
+
 class Linear final : public BoundOp {
  public:
   Linear(CpuDevice& device, std::string name, const LinearArgs& args)
-      : BoundOp(std::move(name)), device_(device), args_(args), kernel_(linear_kernel(device.kernels())) {
+      : BoundOp(std::move(name)),
+        device_(device),
+        args_(args),
+        coding_(row_coding(args.weight.format, args.activations)),
+        kernel_(linear_kernel(device.kernels())),
+        coded_kernel_(coded_linear_kernel(device.kernels())),
+        encode_(encode_row_kernel(device.kernels())),
+        coded_row_bytes_(coded_row_layout(coding_, args.weight.in).bytes) {
     device.reserve_scratch(linear_scratch_bytes());
+    if (coding_ != RowCoding::kNone) device.reserve_shared(args.max_rows * coded_row_bytes_);
   }
 
   void run(const StepView& step) override {
     const int64_t rows = row_count(step, args_.rows);
     if (rows == 0) return;
     const WeightView& weight = args_.weight;
-    const int64_t panel = linear_panel(weight.out, device_.threads());
+    if (coding_ != RowCoding::kNone) encode(rows);
+    const int64_t panel = linear_panel(weight.out, device_.threads(), coding_);
     device_.pool().parallel_for((weight.out + panel - 1) / panel, [&](int64_t index, int thread) {
       const int64_t begin = index * panel;
       const int64_t end = std::min(begin + panel, weight.out);
-      kernel_(weight, begin, end, args_.x, args_.x_stride, rows, args_.y, args_.y_stride, device_.scratch(thread));
+      std::byte* scratch = device_.scratch(thread);
+      if (coding_ == RowCoding::kNone) {
+        kernel_(weight, begin, end, args_.x, args_.x_stride, rows, args_.y, args_.y_stride, scratch);
+      } else {
+        coded_kernel_(weight, begin, end, {device_.shared(), coded_row_bytes_}, rows, args_.y, args_.y_stride, scratch);
+      }
       if (args_.bias != nullptr) add_bias(begin, end, rows);
     });
     device_.counters().weight_bytes_read += weight.bytes();
@@ -71,6 +110,15 @@ class Linear final : public BoundOp {
   }
 
  private:
+  // x as coded rows in the device's shared memory.
+  void encode(int64_t rows) {
+    const auto row = [&](int64_t r, int) {
+      encode_(coding_, args_.x + r * args_.x_stride, args_.weight.in, device_.shared() + r * coded_row_bytes_);
+    };
+    if (rows * args_.weight.in > kCodedByOneThread) return device_.pool().parallel_for(rows, row);
+    for (int64_t r = 0; r < rows; ++r) row(r, 0);
+  }
+
   void add_bias(int64_t begin, int64_t end, int64_t rows) {
     for (int64_t r = 0; r < rows; ++r) {
       float* y = args_.y + r * args_.y_stride;
@@ -80,49 +128,53 @@ class Linear final : public BoundOp {
 
   CpuDevice& device_;
   LinearArgs args_;
+  RowCoding coding_;
   LinearKernel kernel_;
+  CodedLinearKernel coded_kernel_;
+  EncodeRowKernel encode_;
+  int64_t coded_row_bytes_;
 };
 
-int64_t packed_row_bytes(const WeightView& weight) {
-  switch (weight.format) {
-    case WeightFormat::kF32:
-      return weight.in * 4;
-    case WeightFormat::kF16:
-    case WeightFormat::kBf16:
-      return weight.in * 2;
-    case WeightFormat::kMxfp4:
-      return weight.in / 2;
+void check(const std::string& name, const LinearArgs& args, KernelSet set) {
+  const WeightView& weight = args.weight;
+  check_weight(name, weight, set);
+  if (args.x == nullptr || args.y == nullptr) fail(name, ": expected buffers for x and y, found none");
+  if (args.x_stride < weight.in) fail(name, ": expected x rows of at least ", weight.in, ", found ", args.x_stride);
+  if (args.y_stride < weight.out) fail(name, ": expected y rows of at least ", weight.out, ", found ", args.y_stride);
+  if (row_coding(weight.format, args.activations) != RowCoding::kNone && args.max_rows < 1) {
+    fail(name, ": expected the most rows of a step, found ", args.max_rows);
   }
-  return 0;
 }
 
-void check(const std::string& name, const LinearArgs& args) {
-  const WeightView& weight = args.weight;
+}  // namespace
+
+void check_weight(const std::string& name, const WeightView& weight, KernelSet set) {
   const std::string_view format = weight_format_name(weight.format);
   if (weight.out < 1 || weight.in < 1) {
     fail(name, ": expected a weight of at least [1, 1], found [", weight.out, ", ", weight.in, "]");
   }
   if (weight.empty()) fail(name, ": expected a weight, found none");
+  if (weight.format == WeightFormat::kNvfp4 && set != KernelSet::kReference) {
+    fail(name, ": NVFP4 is computed with --kernels reference only");
+  }
+  const WeightBlock block = weight_block(weight.format);
+  if (weight.in % block.elements != 0) {
+    fail(name, ": ", format, " needs a multiple of ", block.elements, " inputs, found ", weight.in);
+  }
   if (weight.format == WeightFormat::kMxfp4) {
-    if (weight.in % 32 != 0) fail(name, ": MXFP4 needs a multiple of 32 inputs, found ", weight.in);
     if (weight.scales == nullptr) fail(name, ": MXFP4 needs scales, found none");
     if (weight.scale_row_bytes < weight.in / 32) {
       fail(name, ": expected ", weight.in / 32, " scales per row, found ", weight.scale_row_bytes);
     }
   }
-  if (weight.row_bytes < packed_row_bytes(weight)) {
-    fail(name, ": a row of ", weight.in, " ", format, " elements has ", packed_row_bytes(weight), " bytes, found ",
-         weight.row_bytes);
+  const int64_t row_bytes = weight_row_bytes(weight.format, weight.in);
+  if (weight.row_bytes < row_bytes) {
+    fail(name, ": a row of ", weight.in, " ", format, " elements has ", row_bytes, " bytes, found ", weight.row_bytes);
   }
-  if (args.x == nullptr || args.y == nullptr) fail(name, ": expected buffers for x and y, found none");
-  if (args.x_stride < weight.in) fail(name, ": expected x rows of at least ", weight.in, ", found ", args.x_stride);
-  if (args.y_stride < weight.out) fail(name, ": expected y rows of at least ", weight.out, ", found ", args.y_stride);
 }
 
-}  // namespace
-
 std::unique_ptr<BoundOp> bind_linear(CpuDevice& device, std::string name, const LinearArgs& args) {
-  check(name, args);
+  check(name, args, device.kernels());
   return std::make_unique<Linear>(device, std::move(name), args);
 }
 

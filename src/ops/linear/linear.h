@@ -2,13 +2,21 @@
 //
 //   x [rows, in] FP32, row stride x_stride;  W [out, in] as in the file;  y [rows, out] FP32, row stride y_stride
 //
-// Numeric specification (docs/numerics.md, CPU rule 1): y[r, o] is a dot product in sixteen lanes. Element k goes to
-// lane k mod 16 by one fused multiply-add of the exact weight (widened to FP32; MXFP4: E2M1 value times its power of
-// two, also exact) and x[r, k], k ascending, from +0; `in` is padded with zeros to a multiple of 16 and the padding
-// takes part; lanes fold 16 -> 8 -> 4 -> 2 -> 1. A bias is added last, one rounding. The bits depend on nothing else:
-// not on rows, threads, tiles or instruction set.
+// Numeric specification, FP32 products (docs/numerics.md, rule 1): y[r, o] is a dot product in sixteen lanes. Element k
+// goes to lane k mod 16 by one fused multiply-add of the exact weight (formats/quant.h: its FP32 value) and x[r, k], k
+// ascending, from +0; `in` is padded with zeros to a multiple of 16 and the padding takes part; lanes fold
+// 16 -> 8 -> 4 -> 2 -> 1. A bias is added last, one rounding.
 //
-// MXFP4: `in` is a multiple of 32; scale code 255 is refused by the loader.
+// Integer products (rule 2; the integer formats unless activations are f32): rows of x are coded in 8 bits per block
+// (row_codes.h: d_a, q). A block's sum S = sum over k of scale code[k] q[k] and, in formats with minima, its
+// M = sum over k of min q[k] (scale and min of the element's group, formats/quant.h) are exact integers. Blocks
+// ascending, block b in lane b mod 8 of eight, from +0:
+//   lane = fma(float(S), d * d_a, lane), then with minima lane = fma(float(M), -(dmin * d_a), lane)
+// Lanes fold 8 -> 4 -> 2 -> 1; a bias is added last.
+//
+// The bits depend on nothing else: not on rows, threads, tiles or instruction set.
+//
+// `in` is a multiple of the format's block. kMxfp4: scale code 255 is refused by the loader. kNvfp4: reference only.
 // Any alignment is allowed; fastest when rows of x start at multiples of 64 bytes.
 // Cost: every weight byte is read once per call however many rows there are; 2 * rows * out * in FLOPs.
 #pragma once
@@ -20,6 +28,7 @@
 #include "device/cpu.h"
 #include "formats/weight.h"
 #include "ops/bound_op.h"
+#include "ops/linear/row_codes.h"
 
 namespace weir {
 
@@ -39,20 +48,28 @@ struct LinearArgs {
   float* y = nullptr;
   int64_t y_stride = 0;
   RowSet rows = RowSet::kAll;
+  Activations activations = Activations::kF32;
+  int32_t max_rows = 0;  // the most rows of a step; needed where rows are coded (sizes their buffer)
 };
 
 // Weight views must outlive the op. Throws Error for shapes that the format does not allow.
 std::unique_ptr<BoundOp> bind_linear(CpuDevice& device, std::string name, const LinearArgs& args);
 
-// The kernel itself, for ops that multiply by parts of matrices (MoE, MLA): outputs [out_begin, out_end) of all `rows`
+// The kernels themselves, for ops that multiply by parts of matrices (MoE): outputs [out_begin, out_end) of all `rows`
 // rows, y[r * y_stride + o] for o in that range. No bias. Single-threaded; scratch: linear_scratch_bytes(), 64-byte
 // aligned, private to the call.
 using LinearKernel = void (*)(const WeightView& weight, int64_t out_begin, int64_t out_end, const float* x,
                               int64_t x_stride, int64_t rows, float* y, int64_t y_stride, std::byte* scratch);
 LinearKernel linear_kernel(KernelSet set);
+using CodedLinearKernel = void (*)(const WeightView& weight, int64_t out_begin, int64_t out_end, const CodedRows& x,
+                                   int64_t rows, float* y, int64_t y_stride, std::byte* scratch);
+CodedLinearKernel coded_linear_kernel(KernelSet set);
 int64_t linear_scratch_bytes();
 
+// Throws Error unless kernels of the set can read the matrix; the message starts with `name`.
+void check_weight(const std::string& name, const WeightView& weight, KernelSet set);
+
 // Outputs per work item so that a matrix keeps all threads busy to the end; a multiple of the kernels' tile.
-int64_t linear_panel(int64_t out, int threads);
+int64_t linear_panel(int64_t out, int threads, RowCoding coding = RowCoding::kNone);
 
 }  // namespace weir

@@ -4,6 +4,7 @@
 
 #include "formats/weight.h"
 #include "ops/linear/linear_blocks.h"
+#include "ops/linear/linear_expand.h"
 #include "ops/linear/linear_mxfp4.h"
 #include "ops/linear/linear_tile.h"
 
@@ -30,6 +31,12 @@ struct Product {
 };
 
 struct Mxfp4Format;
+
+// Blocks of GGUF are expanded for any number of rows: this is the exact mode, `auto` has kernels of its own.
+template <class Format>
+constexpr bool kInBlocks = requires {
+  Format::kBlock;
+};
 
 // Outputs of a tile by rows. At least 8 accumulators cover the latency of FMA on two ports; with the operands they must
 // fit the registers: 32 (AVX-512), or 16 with two per accumulator (AVX2).
@@ -87,11 +94,13 @@ void direct(const Product& p) {
   }
 }
 
-// Bytes of n elements; n is a multiple of 32 for MXFP4.
+// Bytes of n elements, a multiple of the format's block.
 template <class Format>
 constexpr int64_t format_bytes(int64_t n) {
   if constexpr (std::is_same_v<Format, Mxfp4Format>) {
     return n / 2;
+  } else if constexpr (kInBlocks<Format>) {
+    return n / Format::kBlock * Format::kBytes;
   } else {
     return n * static_cast<int64_t>(sizeof(typename Format::Element));
   }
@@ -103,6 +112,8 @@ void expand(const WeightView& weight, int64_t o, int64_t k, int64_t depth, float
   const std::byte* data = weight.data + o * weight.row_bytes;
   if constexpr (std::is_same_v<Format, Mxfp4Format>) {
     expand_mxfp4(data + k / 2, weight.scales + o * weight.scale_row_bytes + k / 32, depth, panel);
+  } else if constexpr (kInBlocks<Format>) {
+    expand_blocks<Format>(data + format_bytes<Format>(k), depth, panel);
   } else {
     const auto* row = reinterpret_cast<const typename Format::Element*>(data) + k;
     int64_t i = 0;
@@ -201,7 +212,11 @@ void panels(const Product& p, std::byte* scratch) {
   float* panel = reinterpret_cast<float*>(scratch);
   float* sums = reinterpret_cast<float*>(scratch + kPanelBytes);
   const int64_t in = p.weight.in;
-  const int64_t depth = even_block(in, kDepthBlock, 32);
+  constexpr int64_t kUnit = [] {
+    if constexpr (kInBlocks<Format>) return int64_t{Format::kBlock};
+    return int64_t{32};
+  }();
+  const int64_t depth = even_block(in, kDepthBlock, kUnit);
   const int64_t rows = even_block(p.rows, kRowBlock, kPanelTileRows);
   for (int64_t r = 0; r < p.rows; r += rows) {
     for (int64_t o = p.out_begin; o < p.out_end; o += kOuts) {
@@ -240,9 +255,10 @@ void direct_rows(const Product& p) {
 
 template <class Format>
 void product(const Product& p, std::byte* scratch) {
-  if (p.rows > (std::is_same_v<Format, Mxfp4Format> ? kDirectRowsMxfp4 : kDirectRows))
-    return panels<Format>(p, scratch);
-  if constexpr (!std::is_same_v<Format, Mxfp4Format>) {
+  const int64_t direct = kInBlocks<Format> ? 0 : std::is_same_v<Format, Mxfp4Format> ? kDirectRowsMxfp4 : kDirectRows;
+  if (p.rows > direct) return panels<Format>(p, scratch);
+  if constexpr (kInBlocks<Format>) {
+  } else if constexpr (!std::is_same_v<Format, Mxfp4Format>) {
     direct_rows<Format>(p);
   } else {
     const int64_t stride = p.weight.in + 16;  // one cache line more, as kPanelStride
@@ -271,6 +287,10 @@ void linear(const WeightView& weight, int64_t out_begin, int64_t out_end, const 
       return product<Bf16>(p, scratch);
     case WeightFormat::kMxfp4:
       return product<Mxfp4Format>(p, scratch);
+    case WeightFormat::kMxfp4Block:
+      return product<Mxfp4Gguf>(p, scratch);
+    default:
+      return with_format(weight.format, [&](auto format) { product<decltype(format)>(p, scratch); });
   }
 }
 

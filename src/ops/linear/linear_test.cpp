@@ -14,125 +14,11 @@
 
 #include "base/error.h"
 #include "base/number.h"
+#include "formats/quant.h"
+#include "ops/linear/linear_testing.h"
 
 namespace weir {
 namespace {
-
-constexpr WeightFormat kFormats[] = {WeightFormat::kF32, WeightFormat::kF16, WeightFormat::kBf16, WeightFormat::kMxfp4};
-
-std::vector<KernelSet> vector_sets() {
-  std::vector<KernelSet> sets;
-  for (KernelSet set : {KernelSet::kAvx2, KernelSet::kAvx512}) {
-    if (kernel_set_supported(set)) {
-      sets.push_back(set);
-    } else {
-      std::printf("[ SKIPPED  ] kernel set %s: not on this processor\n", std::string(kernel_set_name(set)).c_str());
-    }
-  }
-  return sets;
-}
-
-// Values a network has, and those it should not have.
-// kTiny: products underflow, to subnormals and signed zeros.
-enum class Values { kUsual, kExtreme, kTiny };
-
-float random_value(std::mt19937& random, Values values) {
-  const float usual = std::normal_distribution<float>(0.f, 1.f)(random);
-  if (values == Values::kUsual) return usual;
-  if (values == Values::kTiny) return usual * (random() % 2 == 0 ? 1e-22f : 1e-23f);
-  switch (random() % 10) {
-    case 0:
-      return -0.f;
-    case 1:
-      return 0.f;
-    case 2:
-      return usual * 1e-42f;
-    case 3:
-      return usual * 1e-38f;
-    case 4:
-      return random() % 16 == 0 ? usual * 1e37f : usual;
-    case 5:
-      return random() % 32 == 0 ? std::numeric_limits<float>::infinity() : usual;
-    case 6:
-      return usual * 1e-30f;
-    default:
-      return usual;
-  }
-}
-
-struct Weight {
-  WeightView view;
-  std::vector<std::byte> data, scales;
-};
-
-Weight random_weight(std::mt19937& random, WeightFormat format, int64_t out, int64_t in, Values values) {
-  Weight weight;
-  weight.view = {.format = format, .out = out, .in = in};
-  const int64_t row_bytes = format == WeightFormat::kF32 ? in * 4 : format == WeightFormat::kMxfp4 ? in / 2 : in * 2;
-  weight.view.row_bytes = row_bytes;
-  weight.data.resize(static_cast<size_t>(out * row_bytes));
-  if (format == WeightFormat::kMxfp4) {
-    weight.view.scale_row_bytes = in / 32;
-    weight.scales.resize(static_cast<size_t>(out * in / 32));
-    for (std::byte& b : weight.data) b = static_cast<std::byte>(random());
-    for (std::byte& b : weight.scales) {
-      b = static_cast<std::byte>(values == Values::kUsual  ? 115 + random() % 12
-                                 : values == Values::kTiny ? random() % 60
-                                                           : random() % 255);
-    }
-    weight.view.scales = weight.scales.data();
-  } else {
-    for (int64_t i = 0; i < out * in; ++i) {
-      const float value = random_value(random, values);
-      const uint16_t half = format == WeightFormat::kF16 ? f32_to_f16(value) : f32_to_bf16(value);
-      if (format == WeightFormat::kF32) {
-        std::memcpy(weight.data.data() + i * 4, &value, 4);
-      } else {
-        std::memcpy(weight.data.data() + i * 2, &half, 2);
-      }
-    }
-  }
-  weight.view.data = weight.data.data();
-  return weight;
-}
-
-// Rows with a stride beyond the row, the gap filled with a value that must not be read or written.
-struct Rows {
-  static constexpr float kGap = 12345.f;
-  int64_t rows, size, stride;
-  std::vector<float> data;
-  Rows(int64_t rows_, int64_t size_) : rows(rows_), size(size_), stride(size_ + 5) {
-    data.assign(static_cast<size_t>(rows * stride) + 1, kGap);
-  }
-  float* row(int64_t r) { return data.data() + r * stride; }
-  void fill(std::mt19937& random, Values values) {
-    for (int64_t r = 0; r < rows; ++r) {
-      for (int64_t i = 0; i < size; ++i) row(r)[i] = random_value(random, values);
-    }
-  }
-};
-
-// Equal bits; all NaN are one value.
-::testing::AssertionResult same_bits(const std::vector<float>& a, const std::vector<float>& b) {
-  for (size_t i = 0; i < a.size(); ++i) {
-    if (std::bit_cast<uint32_t>(a[i]) != std::bit_cast<uint32_t>(b[i]) && !(std::isnan(a[i]) && std::isnan(b[i]))) {
-      return ::testing::AssertionFailure() << "element " << i << ": " << a[i] << " and " << b[i];
-    }
-  }
-  return ::testing::AssertionSuccess();
-}
-
-struct Scratch {
-  Mapping memory{linear_scratch_bytes()};
-};
-
-Rows product(KernelSet set, const WeightView& weight, Rows& x) {
-  Scratch scratch;
-  Rows y(x.rows, weight.out);
-  linear_kernel(set)(weight, 0, weight.out, x.data.data(), x.stride, x.rows, y.data.data(), y.stride,
-                     scratch.memory.data());
-  return y;
-}
 
 std::string read_file(const std::string& path) {
   std::ifstream in(path);
@@ -229,6 +115,29 @@ TEST(Linear, GivesForMxfp4TheBitsOfTheSameWeightsUnpackedToBf16) {
   }
 }
 
+TEST(Linear, GivesForEveryFormatTheBitsOfItsValuesAsF32) {
+  std::mt19937 random(9);
+  std::vector<KernelSet> sets = vector_sets();
+  sets.push_back(KernelSet::kReference);
+  for (WeightFormat format : kFormats) {
+    for (Values values : {Values::kUsual, Values::kExtreme, Values::kTiny}) {
+      const int64_t out = 13, in = 768;
+      const Weight weight = random_weight(random, format, out, in, values);
+      std::vector<float> wide(static_cast<size_t>(out * in));
+      for (int64_t o = 0; o < out; ++o) dequantize(weight.view, o, 0, in, wide.data() + o * in);
+      const WeightView f32{WeightFormat::kF32, out, in, reinterpret_cast<const std::byte*>(wide.data()), in * 4};
+      for (KernelSet set : sets) {
+        for (int64_t rows : {1, 3, 26}) {
+          Rows x(rows, in);
+          x.fill(random, values);
+          EXPECT_TRUE(same_bits(product(set, weight.view, x).data, product(set, f32, x).data))
+              << kernel_set_name(set) << " " << weight_format_name(format) << " rows " << rows;
+        }
+      }
+    }
+  }
+}
+
 TEST(Linear, GivesTheReferenceBitsInEveryKernelSetForAnyShapeAndValues) {
   std::mt19937 random(1);
   const auto sets = vector_sets();
@@ -237,7 +146,7 @@ TEST(Linear, GivesTheReferenceBitsInEveryKernelSetForAnyShapeAndValues) {
       for (int64_t rows : {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 13, 16, 31}) {
         const int64_t out = 1 + static_cast<int64_t>(random() % 40);
         int64_t in = 1 + static_cast<int64_t>(random() % 200);
-        if (format == WeightFormat::kMxfp4) in = (in + 31) / 32 * 32;
+        in = whole_blocks(format, weight_block(format).elements == 256 ? in * 5 : in);
         const Weight weight = random_weight(random, format, out, in, values);
         Rows x(rows, in);
         x.fill(random, values);
@@ -258,7 +167,7 @@ TEST(Linear, GivesTheReferenceBitsWhenDepthRowsAndOutputsSpanSeveralBlocks) {
   const auto sets = vector_sets();
   for (WeightFormat format : kFormats) {
     for (auto [rows, out, in] : {std::array<int64_t, 3>{10, 9, 2333}, {101, 3, 1040}, {200, 70, 37}, {1, 5, 4099}}) {
-      const int64_t depth = format == WeightFormat::kMxfp4 ? (in + 31) / 32 * 32 : in;
+      const int64_t depth = whole_blocks(format, in);
       const Weight weight = random_weight(random, format, out, depth, Values::kUsual);
       Rows x(rows, depth);
       x.fill(random, Values::kUsual);
@@ -275,16 +184,17 @@ TEST(Linear, GivesTheReferenceBitsWhenDepthRowsAndOutputsSpanSeveralBlocks) {
 TEST(Linear, ComputesABatchLikeEachOfItsRowsAlone) {
   std::mt19937 random(4);
   for (WeightFormat format : kFormats) {
-    const Weight weight = random_weight(random, format, 37, 1120, Values::kUsual);
+    const int64_t in = whole_blocks(format, 1120);
+    const Weight weight = random_weight(random, format, 37, in, Values::kUsual);
     for (KernelSet set : vector_sets()) {
       for (int64_t rows : {2, 3, 4, 7, 8, 20, 100}) {
-        Rows x(rows, 1120);
+        Rows x(rows, in);
         x.fill(random, Values::kUsual);
         Rows batch = product(set, weight.view, x);
         Rows alone(rows, 37);
         for (int64_t r = 0; r < rows; ++r) {
-          Rows one(1, 1120);
-          std::memcpy(one.row(0), x.row(r), 1120 * sizeof(float));
+          Rows one(1, in);
+          std::memcpy(one.row(0), x.row(r), static_cast<size_t>(in) * sizeof(float));
           std::memcpy(alone.row(r), product(set, weight.view, one).row(0), 37 * sizeof(float));
         }
         EXPECT_TRUE(same_bits(batch.data, alone.data)) << kernel_set_name(set) << " rows " << rows;
@@ -296,7 +206,7 @@ TEST(Linear, ComputesABatchLikeEachOfItsRowsAlone) {
 TEST(Linear, ComputesAnyPartOfTheOutputsLikeTheWhole) {
   std::mt19937 random(5);
   for (WeightFormat format : kFormats) {
-    const int64_t out = 45, in = 96;
+    const int64_t out = 45, in = whole_blocks(format, 96);
     const Weight weight = random_weight(random, format, out, in, Values::kUsual);
     for (KernelSet set : vector_sets()) {
       for (int64_t rows : {1, 3, 30}) {
@@ -396,6 +306,14 @@ TEST(Linear, RefusesShapesThatTheFormatDoesNotAllow) {
   EXPECT_EQ(message([](LinearArgs& a) { a.weight.scales = nullptr; }), "layers.0.up: MXFP4 needs scales, found none");
   EXPECT_EQ(message([](LinearArgs& a) { a.weight.format = WeightFormat::kBf16; }),
             "layers.0.up: a row of 64 BF16 elements has 128 bytes, found 32");
+  EXPECT_EQ(message([](LinearArgs& a) { a.weight.format = WeightFormat::kQ6_K; }),
+            "layers.0.up: Q6_K needs a multiple of 256 inputs, found 64");
+  EXPECT_EQ(message([](LinearArgs& a) {
+              a.weight.format = WeightFormat::kQ4_0;
+              a.weight.row_bytes = 36;
+              a.activations = Activations::kAuto;
+            }),
+            "layers.0.up: expected the most rows of a step, found 0");
   EXPECT_EQ(message([](LinearArgs& a) { a.weight.data = nullptr; }), "layers.0.up: expected a weight, found none");
   EXPECT_EQ(message([](LinearArgs& a) { a.x_stride = 63; }), "layers.0.up: expected x rows of at least 64, found 63");
   EXPECT_EQ(message([](LinearArgs& a) { a.y_stride = 3; }), "layers.0.up: expected y rows of at least 4, found 3");

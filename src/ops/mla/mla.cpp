@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "ops/linear/linear.h"
 #include "ops/mla/mla_kernel.h"
 
 namespace weir {
@@ -88,10 +89,76 @@ class MlaProject final : public BoundOp {
   int64_t range_;
 };
 
+// y_h = W_h x_h, the matrices of all heads on top of each other.
+class HeadProducts final : public BoundOp {
+ public:
+  HeadProducts(CpuDevice& device, std::string name, const MlaProjectArgs& args, Direction direction)
+      : BoundOp(std::move(name)),
+        device_(device),
+        args_(args),
+        absorb_(direction == Direction::kAbsorb),
+        weight_(absorb_ ? args.k_b : args.v_b),
+        outputs_(weight_.out / args.heads),
+        kernel_(linear_kernel(device.kernels())) {
+    device.reserve_scratch(linear_scratch_bytes());
+  }
+
+  void run(const StepView& step) override {
+    if (step.rows == 0) return;
+    device_.counters().weight_bytes_read += weight_.bytes();
+    const int64_t ranges = (outputs_ + kRange - 1) / kRange;
+    device_.pool().parallel_for(args_.heads * ranges, [&](int64_t i, int thread) {
+      const int64_t head = i / ranges;
+      const int64_t first = i % ranges * kRange;
+      WeightView own = weight_;
+      own.out = outputs_;
+      own.data += head * outputs_ * own.row_bytes;
+      if (own.scales != nullptr) own.scales += head * outputs_ * own.scale_row_bytes;
+      const float* x = args_.x + head * (absorb_ ? args_.nope + args_.extra : args_.latent);
+      float* y = args_.y + head * (absorb_ ? args_.latent + args_.extra : args_.value);
+      kernel_(own, first, std::min(first + kRange, outputs_), x, args_.x_stride, step.rows, y, args_.y_stride,
+              device_.scratch(thread));
+      if (!absorb_ || first != 0) return;
+      for (int64_t r = 0; r < step.rows; ++r) {
+        std::copy_n(x + r * args_.x_stride + args_.nope, args_.extra, y + r * args_.y_stride + args_.latent);
+      }
+    });
+  }
+
+  Cost cost(int32_t rows, int64_t) const override {
+    return {.weight_bytes = weight_.bytes(),
+            .flops = 2. * static_cast<double>(rows) * static_cast<double>(weight_.out * weight_.in)};
+  }
+
+ private:
+  static constexpr int64_t kRange = 128;  // outputs of an item: a multiple of the kernels' tile
+
+  CpuDevice& device_;
+  MlaProjectArgs args_;
+  bool absorb_;
+  WeightView weight_;
+  int64_t outputs_;  // of a head
+  LinearKernel kernel_;
+};
+
+void check_part(const std::string& name, const char* what, const WeightView& weight, int64_t out, int64_t in,
+                KernelSet set) {
+  if (weight.out != out || weight.in != in) {
+    fail(name, ": expected ", what, " of [", out, ", ", in, "], found [", weight.out, ", ", weight.in, "]");
+  }
+  check_weight(name, weight, set);
+}
+
 std::unique_ptr<BoundOp> bind(CpuDevice& device, std::string name, const MlaProjectArgs& args, Direction direction) {
   if (args.heads <= 0 || args.nope <= 0 || args.value <= 0 || args.latent <= 0 || args.extra < 0) {
     fail(name, ": expected positive dimensions, found heads ", args.heads, ", nope ", args.nope, ", extra ", args.extra,
          ", value ", args.value, ", latent ", args.latent);
+  }
+  if (args.kv_b.empty()) {
+    check_part(name, "k_b", args.k_b, args.heads * args.latent, args.nope, device.kernels());
+    check_part(name, "v_b", args.v_b, args.heads * args.value, args.latent, device.kernels());
+    assert(args.x && args.y);
+    return std::make_unique<HeadProducts>(device, std::move(name), args, direction);
   }
   if (args.kv_b.out != args.heads * (args.nope + args.value) || args.kv_b.in != args.latent) {
     fail(name, ": expected kv_b of [", args.heads * (args.nope + args.value), ", ", args.latent, "], found [",

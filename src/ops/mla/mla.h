@@ -8,6 +8,11 @@
 //   expand   o[r, h, v] = dot(W_UV,h[v, :], o_lat[r, h, :])     sixteen lanes over latent (rule 1)
 //            o_lat [rows, heads, latent]; o [rows, heads, value]
 // Weights F32, BF16 or F16, used as they lie in the file, each byte read once per step.
+//
+// GGUF files hold the two parts by themselves, the first one transposed: k_b [heads * latent, nope] and v_b [heads *
+// value, latent]. Then both are the FP32 products of linear.h, per head, in any format of weights:
+//   absorb   q'[r, h, l] = W_UK,h^T[l, :] . q[r, h, :nope]      so sums over nope are in sixteen lanes, not d ascending
+//   expand   as above
 #pragma once
 
 #include <memory>
@@ -20,7 +25,9 @@
 namespace weir {
 
 struct MlaProjectArgs {
-  WeightView kv_b;
+  WeightView kv_b;  // or the next two
+  WeightView k_b;
+  WeightView v_b;
   int64_t heads = 0;
   int64_t nope = 0;
   int64_t extra = 0;

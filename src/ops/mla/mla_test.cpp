@@ -16,6 +16,7 @@
 #include "base/number.h"
 #include "ops/attention/attention.h"
 #include "ops/attention/attention_testing.h"
+#include "ops/simd/lanes_ref.h"
 
 namespace weir {
 namespace {
@@ -116,9 +117,13 @@ struct Shape {
 const Shape kShapes[] = {
     {3, 4, 2, 5, 6}, {2, 128, 64, 128, 512}, {1, 17, 0, 33, 300}, {5, 32, 16, 32, 272}, {2, 1, 1, 1, 1}};
 
+enum class Layout { kFused, kSplit };  // kv_b, or k_b (transposed) and v_b
+
 class Projection {
  public:
-  Projection(const Shape& shape, WeightFormat format, int32_t rows, uint32_t seed = 1) : shape_(shape), rows_(rows) {
+  Projection(const Shape& shape, WeightFormat format, int32_t rows, Layout layout = Layout::kFused)
+      : shape_(shape), rows_(rows), layout_(layout) {
+    const uint32_t seed = 1;
     std::mt19937 random(seed);
     std::normal_distribution<float> normal;
     const float special[] = {0.f, -0.f, 1e-40f, 3e4f, -1e-30f, 1e30f};
@@ -134,6 +139,7 @@ class Projection {
                   static_cast<size_t>(bytes));
     }
     kv_b_.data = data_.data();
+    split();
     q_.resize(static_cast<size_t>(rows * shape.heads * (shape.nope + shape.extra) + 1));
     lat_.resize(static_cast<size_t>(rows * shape.heads * shape.latent + 1));
     for (float& f : q_) f = element();
@@ -147,7 +153,10 @@ class Projection {
     const int64_t x_stride = s.heads * (absorb ? s.nope + s.extra : s.latent);
     const int64_t y_stride = s.heads * (absorb ? s.latent + s.extra : s.value);
     std::vector<float> y(static_cast<size_t>(rows * y_stride + 1), 77.f);
-    const MlaProjectArgs args{.kv_b = kv_b_,
+    const bool fused = layout_ == Layout::kFused;
+    const MlaProjectArgs args{.kv_b = fused ? kv_b_ : WeightView{},
+                              .k_b = fused ? WeightView{} : k_b_,
+                              .v_b = fused ? WeightView{} : v_b_,
                               .heads = s.heads,
                               .nope = s.nope,
                               .extra = s.extra,
@@ -167,12 +176,34 @@ class Projection {
 
   int32_t rows() const { return rows_; }
   int64_t weight_bytes() const { return weight_bytes_; }
+  const WeightView& k_b() const { return k_b_; }
+  const std::vector<float>& q() const { return q_; }
 
  private:
+  void split() {
+    const Shape& s = shape_;
+    const int64_t bytes = kv_b_.row_bytes / kv_b_.in;
+    k_b_ = {.format = kv_b_.format, .out = s.heads * s.latent, .in = s.nope, .row_bytes = s.nope * bytes};
+    v_b_ = {.format = kv_b_.format, .out = s.heads * s.value, .in = s.latent, .row_bytes = s.latent * bytes};
+    for (int64_t h = 0; h < s.heads; ++h) {
+      const std::byte* head = kv_b_.data + h * (s.nope + s.value) * kv_b_.row_bytes;
+      for (int64_t l = 0; l < s.latent; ++l) {
+        for (int64_t d = 0; d < s.nope; ++d) {
+          const std::byte* at = head + d * kv_b_.row_bytes + l * bytes;
+          k_data_.insert(k_data_.end(), at, at + bytes);
+        }
+      }
+      v_data_.insert(v_data_.end(), head + s.nope * kv_b_.row_bytes, head + (s.nope + s.value) * kv_b_.row_bytes);
+    }
+    k_b_.data = k_data_.data();
+    v_b_.data = v_data_.data();
+  }
+
   Shape shape_;
   int32_t rows_;
-  WeightView kv_b_;
-  std::vector<std::byte> data_;
+  Layout layout_;
+  WeightView kv_b_, k_b_, v_b_;
+  std::vector<std::byte> data_, k_data_, v_data_;
   std::vector<float> q_, lat_;
   int64_t weight_bytes_ = 0;
 };
@@ -189,13 +220,16 @@ TEST(Mla, EveryKernelSetGivesTheBitsOfTheReference) {
   for (const Shape& shape : kShapes) {
     for (WeightFormat format : {WeightFormat::kF32, WeightFormat::kF16, WeightFormat::kBf16}) {
       for (int32_t rows : {0, 1, 2, 3, 4, 11}) {
-        Projection problem(shape, format, rows);
-        for (bool absorb : {true, false}) {
-          const std::vector<float> expected = problem.run(KernelSet::kReference, 2, absorb, 0, rows);
-          for (KernelSet set : all_sets()) {
-            EXPECT_TRUE(same_bits(problem.run(set, 2, absorb, 0, rows), expected))
-                << kernel_set_name(set) << (absorb ? " absorb " : " expand ") << weight_format_name(format)
-                << ", latent " << shape.latent << ", " << rows << " rows";
+        for (Layout layout : {Layout::kFused, Layout::kSplit}) {
+          Projection problem(shape, format, rows, layout);
+          for (bool absorb : {true, false}) {
+            const std::vector<float> expected = problem.run(KernelSet::kReference, 2, absorb, 0, rows);
+            for (KernelSet set : all_sets()) {
+              EXPECT_TRUE(same_bits(problem.run(set, 2, absorb, 0, rows), expected))
+                  << kernel_set_name(set) << (absorb ? " absorb " : " expand ") << weight_format_name(format)
+                  << (layout == Layout::kSplit ? ", split" : "") << ", latent " << shape.latent << ", " << rows
+                  << " rows";
+            }
           }
         }
       }
@@ -203,9 +237,32 @@ TEST(Mla, EveryKernelSetGivesTheBitsOfTheReference) {
   }
 }
 
+TEST(Mla, SplitMatricesExpandWithTheBitsOfOneAndAbsorbInSixteenLanes) {
+  for (const Shape& s : kShapes) {
+    Projection fused(s, WeightFormat::kF32, 3), split(s, WeightFormat::kF32, 3, Layout::kSplit);
+    EXPECT_TRUE(same_bits(fused.run(best_kernel_set(), 2, false, 0, 3), split.run(best_kernel_set(), 2, false, 0, 3)));
+    const std::vector<float> found = split.run(best_kernel_set(), 2, true, 0, 3);
+    const auto* weights = reinterpret_cast<const float*>(split.k_b().data);
+    std::vector<float> expected;
+    for (int64_t r = 0; r < 3; ++r) {
+      for (int64_t h = 0; h < s.heads; ++h) {
+        const float* q = split.q().data() + (r * s.heads + h) * (s.nope + s.extra);
+        for (int64_t l = 0; l < s.latent; ++l) {
+          const float* w = weights + (h * s.latent + l) * s.nope;
+          expected.push_back(dot_lanes(
+              s.nope, [&](int64_t d) { return w[d]; }, [&](int64_t d) { return q[d]; }));
+        }
+        expected.insert(expected.end(), q + s.nope, q + s.nope + s.extra);
+      }
+    }
+    EXPECT_TRUE(same_bits(found, expected));
+  }
+}
+
 TEST(Mla, ABatchOfRowsGivesTheBitsOfEachRowAlone) {
   for (const Shape& shape : kShapes) {
-    Projection problem(shape, WeightFormat::kBf16, 70);
+    const Layout layout = &shape - kShapes > 2 ? Layout::kSplit : Layout::kFused;
+    Projection problem(shape, WeightFormat::kBf16, 70, layout);
     for (bool absorb : {true, false}) {
       const std::vector<float> batch = problem.run(best_kernel_set(), 2, absorb, 0, 70);
       std::vector<float> rows;
@@ -224,6 +281,11 @@ TEST(Mla, ReadsEachWeightByteOncePerStep) {
   EXPECT_EQ(problem.weight_bytes(), 3 * 8 * 32 * 2);
   problem.run(best_kernel_set(), 2, false, 0, 9);
   EXPECT_EQ(problem.weight_bytes(), 3 * 24 * 32 * 2);
+  Projection split({3, 8, 2, 24, 32}, WeightFormat::kBf16, 9, Layout::kSplit);
+  split.run(best_kernel_set(), 2, true, 0, 9);
+  EXPECT_EQ(split.weight_bytes(), 3 * 8 * 32 * 2);
+  split.run(best_kernel_set(), 2, false, 0, 9);
+  EXPECT_EQ(split.weight_bytes(), 3 * 24 * 32 * 2);
 }
 
 TEST(Mla, RefusesWeightsOfAnotherShapeOrFormat) {
@@ -244,6 +306,19 @@ TEST(Mla, RefusesWeightsOfAnotherShapeOrFormat) {
   refused([](MlaProjectArgs& a) { a.latent = 7; });
   refused([](MlaProjectArgs& a) { a.heads = 0; });
   refused([](MlaProjectArgs& a) { a.kv_b.format = WeightFormat::kMxfp4; });
+  const std::byte some[4] = {};
+  const auto with_parts = [&](auto change) {
+    refused([&](MlaProjectArgs& a) {
+      a.kv_b = {};
+      a.k_b = {.format = WeightFormat::kF32, .out = 16, .in = 4, .data = some, .row_bytes = 16};
+      a.v_b = {.format = WeightFormat::kF32, .out = 10, .in = 8, .data = some, .row_bytes = 32};
+      change(a);
+    });
+  };
+  with_parts([](MlaProjectArgs& a) { a.k_b.out = 15; });
+  with_parts([](MlaProjectArgs& a) { a.v_b.in = 4; });
+  with_parts([](MlaProjectArgs& a) { a.v_b.row_bytes = 16; });
+  with_parts([](MlaProjectArgs& a) { a.k_b.format = WeightFormat::kQ8_0; });
 }
 
 }  // namespace

@@ -58,6 +58,8 @@ struct Matrix {
         values[i] = kE2m1[i % 2 == 0 ? byte & 15 : byte >> 4] * e8m0_to_f32(static_cast<uint8_t>(scales[i / 32]));
         break;
       }
+      default:
+        break;
     }
   }
 };

@@ -89,6 +89,9 @@ std::unique_ptr<BoundOp> bind_rope(CpuDevice& device, std::string name, const Ro
   if (2 * args.pairs > args.head_stride) {
     fail(name, ": rotary dimension ", 2 * args.pairs, " is larger than a head of ", args.head_stride);
   }
+  if (args.pairing == RopePairing::kInterleavedToHalf && args.pairs > kRopeMostReordered) {
+    fail(name, ": expected at most ", kRopeMostReordered, " rotary pairs to reorder, found ", args.pairs);
+  }
   assert(args.cos && args.sin && args.x);
   return std::make_unique<Rope>(device, std::move(name), args);
 }

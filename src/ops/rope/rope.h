@@ -6,8 +6,10 @@
 //   cos, sin: of that FP32 angle, computed in double by this project's own reduction and polynomials (no libm), rounded
 //   once to FP32, times `attention_factor`
 //   (a, b) -> (fma(a, cos, -(b * sin)), fma(b, cos, a * sin))
-// Half-split pairing: a = x[i], b = x[i + pairs]. Interleaved: a = x[2i], b = x[2i + 1]. Rotates the first 2 * pairs
-// elements of each head, in place; the others are untouched.
+// Half-split pairing: a = x[i], b = x[i + pairs]. Interleaved: a = x[2i], b = x[2i + 1]. Interleaved to half: reads as
+// interleaved and writes as half-split, which undoes the order of rows of q and k in GGUF files of Llama, so that
+// products of queries and keys are summed in the published order. Rotates the first 2 * pairs elements of each head, in
+// place; the others are untouched.
 #pragma once
 
 #include <memory>
@@ -28,7 +30,9 @@ struct RopeAnglesArgs {
 };
 std::unique_ptr<BoundOp> bind_rope_angles(CpuDevice& device, std::string name, const RopeAnglesArgs& args);
 
-enum class RopePairing { kHalfSplit, kInterleaved };
+enum class RopePairing { kHalfSplit, kInterleaved, kInterleavedToHalf };
+
+inline constexpr int64_t kRopeMostReordered = 512;  // pairs of kInterleavedToHalf: they pass through the stack
 
 struct RopeArgs {
   RopePairing pairing = RopePairing::kHalfSplit;

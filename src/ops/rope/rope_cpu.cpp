@@ -66,6 +66,25 @@ void rotate_interleaved(float* x, const float* cos, const float* sin, int64_t pa
   }
 }
 
+// The first results may overwrite pairs that have been read; the second ones wait.
+void rotate_to_halves(float* x, const float* cos, const float* sin, int64_t pairs) {
+  alignas(64) float second[kRopeMostReordered];
+  for (int64_t i = 0; i < pairs; i += 16) {
+    const int64_t n = lanes_of(pairs - i);
+    const int64_t low = lanes_of(2 * n);
+    const int64_t high = lanes_of(2 * n - 16);
+    const float* at = x + 2 * i;
+    const Pair16 even_odd = split_pairs(load16_first(at, low), high > 0 ? load16_first(at + 16, high) : zero16());
+    const Pair16 y = rotate(even_odd, load16_first(cos + i, n), load16_first(sin + i, n));
+    store16_first(x + i, y.a, n);
+    store16_first(second + i, y.b, n);
+  }
+  for (int64_t i = 0; i < pairs; i += 16) {
+    const int64_t n = lanes_of(pairs - i);
+    store16_first(x + pairs + i, load16_first(second + i, n), n);
+  }
+}
+
 }  // namespace
 
 void rope_row(const RopeArgs& args, int64_t row) {
@@ -75,6 +94,8 @@ void rope_row(const RopeArgs& args, int64_t row) {
     float* x = args.x + row * args.x_stride + h * args.head_stride;
     if (args.pairing == RopePairing::kHalfSplit) {
       rotate_halves(x, cos, sin, args.pairs);
+    } else if (args.pairing == RopePairing::kInterleavedToHalf) {
+      rotate_to_halves(x, cos, sin, args.pairs);
     } else {
       rotate_interleaved(x, cos, sin, args.pairs);
     }

@@ -143,7 +143,7 @@ TEST(Rope, EveryKernelSetGivesTheBitsOfTheReference) {
       std::printf("skipped: %s\n", kernel_set_name(set).data());
       continue;
     }
-    for (RopePairing pairing : {RopePairing::kHalfSplit, RopePairing::kInterleaved}) {
+    for (RopePairing pairing : {RopePairing::kHalfSplit, RopePairing::kInterleaved, RopePairing::kInterleavedToHalf}) {
       for (int64_t pairs : {1, 3, 8, 9, 15, 16, 17, 24, 31, 32, 64, 70}) {
         Rotation expected = random_rotation(random, pairing, pairs);
         Rotation found = expected;
@@ -154,6 +154,27 @@ TEST(Rope, EveryKernelSetGivesTheBitsOfTheReference) {
         EXPECT_TRUE(same_bits(expected.x, found.x)) << kernel_set_name(set) << ", " << pairs << " pairs";
       }
     }
+  }
+}
+
+TEST(Rope, InterleavedToHalfRotatesAsHalfSplitDoesWhatWasInterleaved) {
+  std::mt19937 random(5);
+  for (int64_t pairs : {1, 3, 16, 17, 64}) {
+    Rotation half = random_rotation(random, RopePairing::kHalfSplit, pairs);
+    Rotation mixed = half;
+    mixed.pairing = RopePairing::kInterleavedToHalf;
+    for (int64_t row = 0; row < half.rows; ++row) {
+      for (int64_t head = 0; head < half.heads; ++head) {
+        const auto at = static_cast<size_t>(row * half.x_stride() + head * half.head_stride);
+        for (int64_t i = 0; i < pairs; ++i) {
+          mixed.x[at + static_cast<size_t>(2 * i)] = half.x[at + static_cast<size_t>(i)];
+          mixed.x[at + static_cast<size_t>(2 * i + 1)] = half.x[at + static_cast<size_t>(i + pairs)];
+        }
+      }
+      rope_kernel(KernelSet::kReference)(half.args(), row);
+      rope_kernel(KernelSet::kReference)(mixed.args(), row);
+    }
+    EXPECT_TRUE(same_bits(half.x, mixed.x)) << pairs << " pairs";
   }
 }
 
@@ -173,6 +194,12 @@ TEST(Rope, RefusesARotaryDimensionLargerThanTheHead) {
   CpuDevice device(1, KernelSet::kReference);
   EXPECT_THROW(bind_rope(device, "rope", {.heads = 1, .head_stride = 8, .pairs = 5}), Error);
   EXPECT_THROW(bind_rope(device, "rope", {.heads = 1, .head_stride = 8, .pairs = 0}), Error);
+  EXPECT_THROW(bind_rope(device, "rope",
+                         {.pairing = RopePairing::kInterleavedToHalf,
+                          .heads = 1,
+                          .head_stride = 4096,
+                          .pairs = kRopeMostReordered + 1}),
+               Error);
   EXPECT_THROW(bind_rope_angles(device, "angles", {.pairs = 0}), Error);
 }
 

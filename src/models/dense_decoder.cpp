@@ -1,0 +1,168 @@
+#include "models/dense_decoder.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/error.h"
+#include "models/rope_config.h"
+
+namespace weir {
+namespace {
+
+constexpr int64_t kMaxWidth = int64_t{1} << 24;
+constexpr int64_t kMaxLayers = 4096;
+constexpr int64_t kMaxHeads = 65536;
+constexpr int64_t kMaxHeadDim = 65536;
+constexpr int64_t kMaxContext = int64_t{1} << 32;
+
+constexpr GgufName kNames[] = {
+    {"model.embed_tokens", "token_embd"},
+    {"lm_head", "output"},
+    {"model.norm", "output_norm"},
+    {"rope_freqs", "rope_freqs"},
+    {"input_layernorm", "attn_norm"},
+    {"post_attention_layernorm", "ffn_norm"},
+    {"self_attn.q_proj", "attn_q"},
+    {"self_attn.k_proj", "attn_k"},
+    {"self_attn.v_proj", "attn_v"},
+    {"self_attn.qkv_proj", "attn_qkv"},
+    {"self_attn.o_proj", "attn_output"},
+    {"self_attn.q_norm", "attn_q_norm"},
+    {"self_attn.k_norm", "attn_k_norm"},
+    {"mlp.gate_proj", "ffn_gate"},
+    {"mlp.up_proj", "ffn_up"},
+    {"mlp.down_proj", "ffn_down"},
+};
+
+Linear rows_of(const Linear& all, int64_t begin, int64_t count) {
+  Linear part = all;
+  part.weight.data += begin * all.weight.row_bytes;
+  part.weight.out = count;
+  if (!all.bias.empty()) part.bias.assign(all.bias.begin() + begin, all.bias.begin() + begin + count);
+  return part;
+}
+
+AttentionMixer load_attention(TensorBinder& tensors, const DecoderConfig& c, const std::string& p) {
+  AttentionMixer m{.heads = c.heads,
+                   .kv_heads = c.kv_heads,
+                   .head_dim = c.head_dim,
+                   .scale = 1.f / std::sqrt(static_cast<float>(c.head_dim))};
+  const int64_t q = c.heads * c.head_dim;
+  const int64_t kv = c.kv_heads * c.head_dim;
+  if (tensors.has(p + "qkv_proj.weight") && !tensors.has(p + "q_proj.weight")) {
+    const Linear fused = tensors.linear(p + "qkv_proj", q + 2 * kv, c.hidden, tensors.has(p + "qkv_proj.bias"));
+    m.q = rows_of(fused, 0, q);
+    m.k = rows_of(fused, q, kv);
+    m.v = rows_of(fused, q + kv, kv);
+  } else {
+    m.q = tensors.linear(p + "q_proj", q, c.hidden, c.qkv_bias);
+    m.k = tensors.linear(p + "k_proj", kv, c.hidden, c.qkv_bias);
+    m.v = tensors.linear(p + "v_proj", kv, c.hidden, c.qkv_bias);
+  }
+  if (c.qk_norm) {
+    m.q_norm = tensors.floats(p + "q_norm.weight", {c.head_dim});
+    m.k_norm = tensors.floats(p + "k_norm.weight", {c.head_dim});
+  }
+  m.o = tensors.linear(p + "o_proj", c.hidden, q, c.o_bias);
+  return m;
+}
+
+}  // namespace
+
+DecoderConfig::DecoderConfig(const JsonObject& c) {
+  hidden = c.integer("hidden_size", 1, kMaxWidth);
+  vocab = c.integer("vocab_size", 1, kMaxWidth);
+  max_positions = c.integer_or("max_position_embeddings", 2048, 1, kMaxContext);
+  eps = static_cast<float>(c.number_or("rms_norm_eps", 1e-6, 0, 1));
+  if (c.string_or("hidden_act", "silu") != "silu") c.fail_field("hidden_act", "'silu'");
+  layers = c.integer("num_hidden_layers", 1, kMaxLayers);
+  inter = c.integer("intermediate_size", 1, kMaxWidth);
+  heads = c.integer("num_attention_heads", 1, kMaxHeads);
+  kv_heads = c.integer_or("num_key_value_heads", heads, 1, heads);
+  if (heads % kv_heads != 0) c.fail_field("num_key_value_heads", concat("a divisor of num_attention_heads = ", heads));
+  if (!c.has("head_dim") && hidden % heads != 0) c.fail_field("num_attention_heads", "a divisor of hidden_size");
+  head_dim = c.integer_or("head_dim", hidden / heads, 2, kMaxHeadDim);
+  if (head_dim % 2 != 0) c.fail_field("head_dim", "an even number");
+  tied = c.boolean_or("tie_word_embeddings", false);
+  rope = load_rope(c, head_dim);
+}
+
+DecoderConfig::DecoderConfig(const GgufConfig& c) {
+  hidden = c.integer("embedding_length", 1, kMaxWidth);
+  vocab = c.vocab();
+  max_positions = c.integer("context_length", 1, kMaxContext);
+  eps = c.number("attention.layer_norm_rms_epsilon", 0, 1);
+  layers = c.integer("block_count", 1, kMaxLayers);
+  inter = c.integer("feed_forward_length", 1, kMaxWidth);
+  heads = c.integer("attention.head_count", 1, kMaxHeads);
+  kv_heads = c.integer_or("attention.head_count_kv", heads, 1, heads);
+  if (heads % kv_heads != 0) c.fail_key("attention.head_count_kv", concat("a divisor of head_count = ", heads));
+  if (!c.has("attention.key_length") && hidden % heads != 0) {
+    c.fail_key("attention.head_count", "a divisor of embedding_length");
+  }
+  head_dim = c.integer_or("attention.key_length", hidden / heads, 2, kMaxHeadDim);
+  if (c.integer_or("attention.value_length", head_dim, 1, kMaxHeadDim) != head_dim) {
+    c.fail_key("attention.value_length", concat(head_dim, ", as key_length"));
+  }
+  if (c.integer_or("expert_count", 0, 0, kMaxWidth) != 0) c.fail_key("expert_count", "0 in this architecture");
+  tied = c.file().find("output.weight") == nullptr;
+  qkv_bias = c.file().find("blk.0.attn_q.bias") != nullptr;
+  o_bias = c.file().find("blk.0.attn_output.bias") != nullptr;
+  mlp_bias = c.file().find("blk.0.ffn_up.bias") != nullptr;
+}
+
+ModelSpec load_dense_decoder(TensorBinder& tensors, const DecoderConfig& c) {
+  ModelSpec spec;
+  spec.hidden = c.hidden;
+  spec.vocab = c.vocab;
+  spec.max_positions = c.max_positions;
+  spec.eps = c.eps;
+  spec.act = {.kind = ElementwiseKind::kSwiGlu};
+  spec.rope = c.rope;
+  spec.embedding = tensors.matrix("model.embed_tokens.weight", c.vocab, c.hidden);
+  spec.head = tensors.head("lm_head.weight", c.tied, spec.embedding);
+  spec.final_norm = tensors.floats("model.norm.weight", {c.hidden});
+  for (int64_t i = 0; i < c.layers; ++i) {
+    const std::string p = concat("model.layers.", i, ".");
+    LayerSpec layer;
+    layer.input_norm = tensors.floats(p + "input_layernorm.weight", {c.hidden});
+    layer.ffn_norm = tensors.floats(p + "post_attention_layernorm.weight", {c.hidden});
+    layer.mixer = load_attention(tensors, c, p + "self_attn.");
+    layer.ffn = DenseFfn{.inter = c.inter,
+                         .gate = tensors.linear(p + "mlp.gate_proj", c.inter, c.hidden, c.mlp_bias),
+                         .up = tensors.linear(p + "mlp.up_proj", c.inter, c.hidden, c.mlp_bias),
+                         .down = tensors.linear(p + "mlp.down_proj", c.hidden, c.inter, c.mlp_bias)};
+    spec.layers.push_back(std::move(layer));
+  }
+  return spec;
+}
+
+ModelSpec load_gguf_decoder(const GgufFile& file, RopePairing pairing, bool qk_norm) {
+  const GgufConfig config(file);
+  DecoderConfig numbers(config);
+  numbers.qk_norm = qk_norm;
+  TensorBinder tensors(file, kNames);
+  const int64_t dims = config.integer_or("rope.dimension_count", numbers.head_dim, 2, numbers.head_dim);
+  if (dims % 2 != 0) config.fail_key("rope.dimension_count", "an even number");
+  FloatVector factors;
+  if (tensors.has("rope_freqs.weight")) factors = tensors.floats("rope_freqs.weight", {dims / 2});
+  numbers.rope = load_rope(config, dims, factors);
+  numbers.rope.pairing = pairing;
+  ModelSpec spec = load_dense_decoder(tensors, numbers);
+  tensors.finish(spec.skipped);
+  return spec;
+}
+
+void refuse_sliding_window(const JsonObject& c, const DecoderConfig& numbers) {
+  if (!c.boolean_or("use_sliding_window", false)) return;
+  const int64_t window = c.integer_or("sliding_window", numbers.max_positions, 1, kMaxContext);
+  bool sliding = c.integer_or("max_window_layers", 28, 0, kMaxLayers) < numbers.layers;
+  if (c.has("layer_types")) sliding = std::ranges::count(c.strings("layer_types"), "sliding_attention") > 0;
+  if (sliding && window < numbers.max_positions) {
+    c.fail_field("use_sliding_window", concat("false (windows of attention are not supported), or a sliding_window of "
+                                              "at least max_position_embeddings = ",
+                                              numbers.max_positions));
+  }
+}
+
+}  // namespace weir

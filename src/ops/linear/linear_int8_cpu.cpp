@@ -1,0 +1,339 @@
+// Products of integer formats with rows in 8-bit codes (linear.h). Every dword of a vector belongs to one output, so
+// that a block's sum needs no reduction across a vector; the eight FP32 sums of an output wait in scratch.
+#include "ops/linear/int_panel.h"
+#include "ops/linear/linear_blocks.h"
+#include "ops/linear/row_codes.h"
+
+namespace weir::WEIR_ISA {
+namespace {
+
+inline int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+
+// Sums: [row][lane of 8][kVectors][kVecOuts] floats.
+constexpr int64_t kSumsPerRow = 8 * kPanelOuts;
+constexpr int64_t kRowBlock = 96;  // rows whose sums stay in L2 beside their codes
+static_assert(kVectors * kPanelBytes + kRowBlock * kSumsPerRow * 4 <= linear_blocks::kIntScratchBytes);
+
+#if defined(WEIR_ISA_avx512)
+constexpr int kTileRows = 6;  // 2 x 6 integer sums (twice in superblocks), operands: at most 29 of 32 registers
+#else
+constexpr int kTileRows = 4;
+#endif
+
+// NR coded rows from the chunk's first element on.
+template <int NR>
+struct Rows {
+  const int8_t* q[NR];
+  const float* scale[NR];
+  const std::byte* sums[NR];    // kBlocks32: int32; else int16 of groups of the format
+  const float* float_sums[NR];  // kBlocks32
+};
+
+// Adds the dot products of kQuads * 4 elements to s.
+template <class F, int kQuads, int NR>
+inline void dot_group(IV (&s)[kVectors][NR], const std::byte* codes, int64_t vector_bytes, const Rows<NR>& x,
+                      int64_t k) {
+  const auto dword = [&](int r, int t) {
+    int32_t v;
+    __builtin_memcpy(&v, x.q[r] + k + 4 * t, 4);
+    return set32(v);
+  };
+#if defined(WEIR_ISA_avx512)
+#pragma GCC unroll 8
+  for (int t = 0; t < kQuads; ++t) {
+    IV w[kVectors];
+#pragma GCC unroll 2
+    for (int v = 0; v < kVectors; ++v) w[v] = load_int(codes + v * vector_bytes + t * kVecBytes);
+#pragma GCC unroll 8
+    for (int r = 0; r < NR; ++r) {
+      const IV four = dword(r, t);
+#pragma GCC unroll 2
+      for (int v = 0; v < kVectors; ++v) s[v][r] = _mm512_dpbusd_epi32(s[v][r], w[v], four);
+    }
+  }
+#else
+  static_cast<void>(vector_bytes);
+  const IV ones = _mm256_set1_epi16(1);
+  if constexpr (kSignedCodes<F>) {
+#pragma GCC unroll 8
+    for (int t = 0; t < kQuads; ++t) {
+      const IV w = load_int(codes + t * kVecBytes);
+      const IV magnitude = _mm256_abs_epi8(w);  // 128 * 127 * 2 fits in 16 bits
+#pragma GCC unroll 4
+      for (int r = 0; r < NR; ++r) {
+        const IV pairs = _mm256_maddubs_epi16(magnitude, _mm256_sign_epi8(dword(r, t), w));
+        s[0][r] = add_pairs(s[0][r], pairs, ones);
+      }
+    }
+  } else {
+    constexpr int kFit = 32767 / (2 * F::kMost * 127);  // quads whose sums fit in 16 bits
+    constexpr int kStep = kFit < kQuads ? kFit : kQuads;
+#pragma GCC unroll 8
+    for (int t = 0; t < kQuads; t += kStep) {
+      IV sum[NR];
+#pragma GCC unroll 8
+      for (int i = 0; i < kStep; ++i) {
+        const IV w = load_int(codes + (t + i) * kVecBytes);
+#pragma GCC unroll 4
+        for (int r = 0; r < NR; ++r) {
+          const IV pairs = _mm256_maddubs_epi16(w, dword(r, t + i));
+          sum[r] = i == 0 ? pairs : _mm256_add_epi16(sum[r], pairs);
+        }
+      }
+#pragma GCC unroll 4
+      for (int r = 0; r < NR; ++r) s[0][r] = add_pairs(s[0][r], sum[r], ones);
+    }
+  }
+#endif
+}
+
+// start[i] = -kOffset * sum of group i: what unsigned codes are too large by.
+inline void starts_of_32(const std::byte* sums, int bias, int32_t* start) {
+  for (int i = 0; i < kMostBlocks; i += 8) {
+    const __m256i scaled = _mm256_slli_epi32(load32(sums + 4 * i), __builtin_ctz(static_cast<unsigned>(bias)));
+    _mm256_store_si256(reinterpret_cast<__m256i*>(start + i), _mm256_sub_epi32(_mm256_setzero_si256(), scaled));
+  }
+}
+inline void starts_of_256(const std::byte* sums, int groups, int bias, int32_t* start) {
+  for (int i = 0; i < groups; i += 8) {
+    const __m256i wide = _mm256_cvtepi16_epi32(load16_bytes(sums + 2 * i));
+    const __m256i scaled = _mm256_slli_epi32(wide, __builtin_ctz(static_cast<unsigned>(bias)));
+    _mm256_store_si256(reinterpret_cast<__m256i*>(start + i), _mm256_sub_epi32(_mm256_setzero_si256(), scaled));
+  }
+}
+
+// lane += float(s) * (d of the output * d of the row)
+inline void add_scaled(float* lane, IV s, FV d, FV row_d) {
+  store_float(lane, fma(to_float(s), mul(d, row_d), load_float(lane)));
+}
+
+template <class F, int NR>
+void tile_of_32(const std::byte* panel, int64_t vector_bytes, int64_t first, int64_t count, const Rows<NR>& x,
+                float* sums) {
+  using P = PanelBlock<F>;
+  alignas(32) int32_t start[NR][kMostBlocks];
+  if constexpr (kBias<F> != 0) {
+#pragma GCC unroll 8
+    for (int r = 0; r < NR; ++r) starts_of_32(x.sums[r], kBias<F>, start[r]);
+  }
+  for (int64_t b = 0; b < count; ++b, panel += P::kBytes) {
+    IV s[kVectors][NR];
+#pragma GCC unroll 2
+    for (int v = 0; v < kVectors; ++v) {
+#pragma GCC unroll 8
+      for (int r = 0; r < NR; ++r) s[v][r] = kBias<F> != 0 ? set32(start[r][b]) : zero_int();
+    }
+    dot_group<F, 8, NR>(s, panel, vector_bytes, x, b * 32);
+#pragma GCC unroll 8
+    for (int r = 0; r < NR; ++r) {
+      const FV row_d = set_float(x.scale[r][b]);
+#pragma GCC unroll 2
+      for (int v = 0; v < kVectors; ++v) {
+        float* lane = sums + r * kSumsPerRow + (first + b) % 8 * kPanelOuts + v * kVecOuts;
+        const std::byte* scales = panel + v * vector_bytes;
+        FV total = fma(to_float(s[v][r]), mul(load_float(scales + P::kD), row_d), load_float(lane));
+        if constexpr (F::kMinima) {
+          total = fma(set_float(x.float_sums[r][b]), mul(load_float(scales + P::kDmin), row_d), total);
+        }
+        store_float(lane, total);
+      }
+    }
+  }
+}
+
+template <class F, int NR>
+void tile_of_256(const std::byte* panel, int64_t vector_bytes, int64_t first, int64_t count, const Rows<NR>& x,
+                 float* sums) {
+  using P = PanelBlock<F>;
+  for (int64_t b = 0; b < count; ++b, panel += P::kBytes) {
+    alignas(32) int32_t start[NR][P::kGroups];
+    if constexpr (kBias<F> != 0) {
+#pragma GCC unroll 8
+      for (int r = 0; r < NR; ++r) starts_of_256(x.sums[r] + b * P::kGroups * 2, P::kGroups, kBias<F>, start[r]);
+    }
+    IV total[kVectors][NR];
+#pragma GCC unroll 2
+    for (int v = 0; v < kVectors; ++v) {
+#pragma GCC unroll 8
+      for (int r = 0; r < NR; ++r) total[v][r] = zero_int();
+    }
+    for (int g = 0; g < P::kGroups; ++g) {
+      IV s[kVectors][NR];
+#pragma GCC unroll 2
+      for (int v = 0; v < kVectors; ++v) {
+#pragma GCC unroll 8
+        for (int r = 0; r < NR; ++r) s[v][r] = kBias<F> != 0 ? set32(start[r][g]) : zero_int();
+      }
+      dot_group<F, F::kGroup / 4, NR>(s, panel + g * (F::kGroup / 4) * kVecBytes, vector_bytes, x,
+                                      b * 256 + g * F::kGroup);
+#pragma GCC unroll 2
+      for (int v = 0; v < kVectors; ++v) {
+        const IV scale = load_int(panel + v * vector_bytes + P::kScales + g * kVecBytes);
+#pragma GCC unroll 8
+        for (int r = 0; r < NR; ++r) total[v][r] = add32(total[v][r], mul32(s[v][r], scale));
+      }
+    }
+    float* lane = sums + (first + b) % 8 * kPanelOuts;
+#pragma GCC unroll 8
+    for (int r = 0; r < NR; ++r) {
+      const FV row_d = set_float(x.scale[r][b]);
+#pragma GCC unroll 2
+      for (int v = 0; v < kVectors; ++v) {
+        add_scaled(lane + r * kSumsPerRow + v * kVecOuts, total[v][r], load_float(panel + v * vector_bytes + P::kD),
+                   row_d);
+      }
+    }
+    if constexpr (F::kMinima) {
+#pragma GCC unroll 8
+      for (int r = 0; r < NR; ++r) {
+        IV minimum[kVectors];
+#pragma GCC unroll 2
+        for (int v = 0; v < kVectors; ++v) minimum[v] = zero_int();
+#pragma GCC unroll 8
+        for (int g = 0; g < P::kGroups; g += 2) {
+          const IV pair = set32(static_cast<int32_t>(read32(x.sums[r] + (b * P::kGroups + g) * 2)));
+#pragma GCC unroll 2
+          for (int v = 0; v < kVectors; ++v) {
+            minimum[v] =
+                add_pairs(minimum[v], load_int(panel + v * vector_bytes + P::kMinima + g / 2 * kVecBytes), pair);
+          }
+        }
+        const FV row_d = set_float(x.scale[r][b]);
+#pragma GCC unroll 2
+        for (int v = 0; v < kVectors; ++v) {
+          add_scaled(lane + r * kSumsPerRow + v * kVecOuts, minimum[v], load_float(panel + v * vector_bytes + P::kDmin),
+                     row_d);
+        }
+      }
+    }
+  }
+}
+
+struct Product {
+  const WeightView& weight;
+  int64_t out_begin, out_end;
+  const CodedRows& x;
+  CodedRowLayout layout;
+  float* y;
+  int64_t y_stride;
+};
+
+template <class F, int NR>
+void tile(const Product& p, const std::byte* panel, int64_t row, int64_t first, int64_t count, float* sums) {
+  Rows<NR> x;
+  for (int r = 0; r < NR; ++r) {
+    const std::byte* coded = p.x.data + (row + r) * p.x.row_bytes;
+    x.q[r] = reinterpret_cast<const int8_t*>(coded) + first * F::kBlock;
+    x.scale[r] = reinterpret_cast<const float*>(coded + p.layout.scales) + first;
+    if constexpr (F::kBlock == 32) {
+      x.sums[r] = coded + p.layout.sums + first * 4;
+      x.float_sums[r] = reinterpret_cast<const float*>(coded + p.layout.other_sums) + first;
+    } else {
+      x.sums[r] = coded + (F::kGroup == 16 ? p.layout.sums : p.layout.other_sums) + first * (256 / F::kGroup) * 2;
+    }
+  }
+  constexpr int64_t kVectorBytes = kChunk / F::kBlock * PanelBlock<F>::kBytes;
+  if constexpr (F::kBlock == 32) {
+    tile_of_32<F, NR>(panel, kVectorBytes, first, count, x, sums);
+  } else {
+    tile_of_256<F, NR>(panel, kVectorBytes, first, count, x, sums);
+  }
+}
+
+template <class F>
+void tiles(const Product& p, const std::byte* panel, int64_t row, int64_t rows, int64_t first, int64_t count,
+           float* sums) {
+  while (rows > 0) {
+    // 7 and 8 are 4 + 3 and 4 + 4: a tile of one or two rows has less to share.
+    const int64_t n = rows <= kTileRows ? rows : rows < kTileRows + 3 ? (rows + 1) / 2 : kTileRows;
+    switch (n) {
+      case 1:
+        tile<F, 1>(p, panel, row, first, count, sums);
+        break;
+      case 2:
+        tile<F, 2>(p, panel, row, first, count, sums);
+        break;
+      case 3:
+        tile<F, 3>(p, panel, row, first, count, sums);
+        break;
+      case 4:
+        tile<F, 4>(p, panel, row, first, count, sums);
+        break;
+#if defined(WEIR_ISA_avx512)
+      case 5:
+        tile<F, 5>(p, panel, row, first, count, sums);
+        break;
+      case 6:
+        tile<F, 6>(p, panel, row, first, count, sums);
+        break;
+#endif
+    }
+    row += n;
+    rows -= n;
+    sums += n * kSumsPerRow;
+  }
+}
+
+// y = lanes folded 8 -> 4 -> 2 -> 1
+inline void fold(const float* sums, int64_t rows, float* y, int64_t y_stride, int64_t outs) {
+  for (int64_t r = 0; r < rows; ++r, sums += kSumsPerRow, y += y_stride) {
+    for (int v = 0; v < kVectors && v * kVecOuts < outs; ++v) {
+      FV lane[8];
+#pragma GCC unroll 8
+      for (int i = 0; i < 8; ++i) lane[i] = load_float(sums + i * kPanelOuts + v * kVecOuts);
+#pragma GCC unroll 4
+      for (int i = 0; i < 4; ++i) lane[i] = add(lane[i], lane[i + 4]);
+      const FV even = add(lane[0], lane[2]), odd = add(lane[1], lane[3]);
+      store_first(y + v * kVecOuts, add(even, odd), outs - v * kVecOuts);
+    }
+  }
+}
+
+// The bytes that the next panel will need, into L2: rows lie one after the other, the processor's own prefetchers stop
+// at the end of each.
+inline void fetch(const std::byte* p, int64_t bytes) {
+  for (int64_t i = 0; i < bytes; i += 64) __builtin_prefetch(p + i, 0, 2);
+}
+
+template <class F>
+void product(const Product& p, int64_t row, int64_t rows, std::byte* scratch) {
+  std::byte* panel = scratch;
+  float* sums = reinterpret_cast<float*>(scratch + kVectors * kPanelBytes);
+  constexpr int64_t kBlocks = kChunk / F::kBlock;
+  const WeightView& weight = p.weight;
+  for (int64_t o = p.out_begin; o < p.out_end; o += kPanelOuts) {
+    const int64_t outs = least(kPanelOuts, p.out_end - o);
+    const bool more = o + 2 * kPanelOuts <= p.out_end;
+    const std::byte* file_rows[kPanelOuts];
+    for (int i = 0; i < kPanelOuts; ++i) file_rows[i] = weight.data + (o + least(i, outs - 1)) * weight.row_bytes;
+    for (int64_t i = 0; i < rows * kSumsPerRow; i += kVecOuts) store_float(sums + i, set_float(0));
+    for (int64_t first = 0; first < p.layout.blocks; first += kBlocks) {
+      const int64_t count = least(kBlocks, p.layout.blocks - first);
+#pragma GCC unroll 1
+      for (int v = 0; v < kVectors; ++v) {
+        build_panel<F>(file_rows + v * kVecOuts, first, count, panel + v * kBlocks * PanelBlock<F>::kBytes);
+      }
+      if (more) {
+        for (int i = 0; i < kPanelOuts; ++i) {
+          fetch(file_rows[i] + kPanelOuts * weight.row_bytes + first * F::kBytes, count * F::kBytes);
+        }
+      }
+      tiles<F>(p, panel, row, rows, first, count, sums);
+    }
+    fold(sums, rows, p.y + row * p.y_stride + o, p.y_stride, outs);
+  }
+}
+
+}  // namespace
+
+void linear_int(const WeightView& weight, int64_t out_begin, int64_t out_end, const CodedRows& x, int64_t rows,
+                float* y, int64_t y_stride, std::byte* scratch) {
+  with_format(weight.format, [&](auto format) {
+    using F = decltype(format);
+    constexpr RowCoding kCoding = F::kBlock == 32 ? RowCoding::kBlocks32 : RowCoding::kBlocks256;
+    const Product p{weight, out_begin, out_end, x, coded_row_layout(kCoding, weight.in), y, y_stride};
+    for (int64_t r = 0; r < rows; r += kRowBlock) product<F>(p, r, least(kRowBlock, rows - r), scratch);
+  });
+}
+
+}  // namespace weir::WEIR_ISA
