@@ -16,7 +16,7 @@ void ModelOptions::add_to(CLI::App& app) {
       ->check(CLI::Range(1, 65536))
       ->capture_default_str();
   app.add_option("--kv-dtype", kv_dtype, "stored K, V and latents: auto (f16), f32, f16")->capture_default_str();
-  app.add_option("--activations", activations, "auto or f32 (the same on the CPU today: exact weights, FP32 rows)")
+  app.add_option("--activations", activations, "auto (8-bit rows for integer formats) or f32 (every product exact)")
       ->capture_default_str();
   app.add_option("--kernels", kernels, "auto, reference, avx2 or avx512")->capture_default_str();
 }
@@ -33,8 +33,13 @@ EngineOptions ModelOptions::engine_options() const {
   } else {
     fail("--kv-dtype: expected auto, f32 or f16, found ", printable(kv_dtype));
   }
-  if (activations != "auto" && activations != "f32")
+  if (activations == "auto") {
+    options.activations = Activations::kAuto;
+  } else if (activations == "f32") {
+    options.activations = Activations::kF32;
+  } else {
     fail("--activations: expected auto or f32, found ", printable(activations));
+  }
   return options;
 }
 

@@ -57,7 +57,8 @@ Engine::Engine(const Model& model, const EngineOptions& options)
       circuit_(compile(model.spec, device_,
                        {.max_rows = options.max_batch_rows,
                         .max_logit_rows = options.max_logit_rows,
-                        .kv_dtype = options.kv_dtype})),
+                        .kv_dtype = options.kv_dtype,
+                        .activations = options.activations})),
       pools_(circuit_->layout(), limits(options, circuit_->layout())) {
   const auto rows = static_cast<size_t>(options.max_batch_rows);
   spans_.reserve(rows);

@@ -36,6 +36,7 @@ struct EngineOptions {
   int32_t max_batch_rows = 512;
   int32_t max_logit_rows = 64;
   StateDtype kv_dtype = StateDtype::kF16;
+  Activations activations = Activations::kF32;
   int64_t max_sequences = 1;     // sizes journal pages and anchors
   int64_t max_tokens = 4096;     // of all sequences together; sizes the pages
   int64_t anchor_spacing = 0;    // keep anchors at these multiples (of 16) for deep rollbacks; 0: none

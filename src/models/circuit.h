@@ -14,6 +14,7 @@
 #include "models/model_spec.h"
 #include "ops/attention/attention.h"
 #include "ops/bound_op.h"
+#include "ops/linear/row_codes.h"
 #include "state/state_layout.h"
 
 namespace weir {
@@ -22,6 +23,7 @@ struct CompileOptions {
   int32_t max_rows = 512;       // of a step
   int32_t max_logit_rows = 64;  // of a step
   StateDtype kv_dtype = StateDtype::kF16;
+  Activations activations = Activations::kF32;
 };
 
 // [rows, cols] FP32, rows contiguous.

@@ -110,7 +110,9 @@ class Compiler {
                         .x_stride = rows.cols,
                         .y = c_.logits.data,
                         .y_stride = c_.logits.cols,
-                        .rows = RowSet::kLogits}),
+                        .rows = RowSet::kLogits,
+                        .activations = c_.options().activations,
+                        .max_rows = c_.options().max_logit_rows}),
            c_.logits);
   }
 
@@ -122,7 +124,9 @@ class Compiler {
                         .x = x.data,
                         .x_stride = x.cols,
                         .y = y.data,
-                        .y_stride = y.cols}),
+                        .y_stride = y.cols,
+                        .activations = c_.options().activations,
+                        .max_rows = c_.options().max_rows}),
            y);
   }
 
@@ -486,7 +490,8 @@ class Compiler {
                      .y = routed.data,
                      .y_stride = routed.cols,
                      .max_rows = c_.options().max_rows,
-                     .workspace = moe_workspace_}),
+                     .workspace = moe_workspace_,
+                     .activations = c_.options().activations}),
            routed);
     if (f.latent) {
       if (!f.latent->norm.empty()) norm(name + "latent_norm", f.latent->norm, routed, routed);

@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "base/error.h"
+#include "formats/quant.h"
 #include "ops/row_tiles.h"
 
 namespace weir {
@@ -36,8 +37,9 @@ WidenKernel widen_kernel(KernelSet set) {
 
 // About 4 us of work, against 1 to 2 us for waking a thread.
 constexpr int64_t kElementsPerItem = 32768;
+constexpr int64_t kLargestBlock = 256;
 
-int64_t element_bytes(WeightFormat format) { return format == WeightFormat::kF32 ? 4 : 2; }
+bool in_blocks(WeightFormat format) { return weight_block(format).elements > 1; }
 
 class EmbeddingOp final : public BoundOp {
  public:
@@ -46,12 +48,14 @@ class EmbeddingOp final : public BoundOp {
 
   void run(const StepView& step) override {
     const WeightView& table = args_.table;
-    const RowTiles tiles(step.rows, table.in, kElementsPerItem);
+    const RowTiles tiles(step.rows, table.in, kElementsPerItem, kLargestBlock);
     device_.pool().parallel_for(tiles.items(), [&](int64_t item, int) {
       tiles.each(item, [&](int64_t row, int64_t begin, int64_t end) {
         const int64_t token = step.tokens[static_cast<size_t>(row)];
-        kernel_(table.format, table.data + token * table.row_bytes + begin * element_bytes(table.format), args_.scale,
-                args_.y + row * args_.y_stride + begin, end - begin);
+        float* y = args_.y + row * args_.y_stride + begin;
+        if (in_blocks(table.format)) return dequantize_part(token, begin, end - begin, y);
+        kernel_(table.format, table.data + token * table.row_bytes + weight_row_bytes(table.format, begin), args_.scale,
+                y, end - begin);
       });
     });
     device_.counters().weight_bytes_read += step.rows * row_bytes();
@@ -60,7 +64,16 @@ class EmbeddingOp final : public BoundOp {
   Cost cost(int32_t rows, int64_t) const override { return {.weight_bytes = rows * row_bytes()}; }
 
  private:
-  int64_t row_bytes() const { return args_.table.in * element_bytes(args_.table.format); }
+  int64_t row_bytes() const {
+    const WeightView& table = args_.table;
+    return weight_row_bytes(table.format, table.in) + (table.scales != nullptr ? table.in / 32 : 0);
+  }
+
+  void dequantize_part(int64_t token, int64_t first, int64_t count, float* y) const {
+    dequantize(args_.table, token, first, count, y);
+    if (args_.scale == 1) return;
+    for (int64_t i = 0; i < count; ++i) y[i] = y[i] * args_.scale;
+  }
 
   CpuDevice& device_;
   EmbeddingArgs args_;
@@ -95,13 +108,19 @@ class GatherOp final : public BoundOp {
 
 std::unique_ptr<BoundOp> bind_embedding(CpuDevice& device, std::string name, const EmbeddingArgs& args) {
   const WeightView& table = args.table;
-  if (table.format == WeightFormat::kMxfp4) fail(name, ": an embedding table must be F32, BF16 or F16, not MXFP4");
   if (table.empty() || table.out < 1 || table.in < 1) {
     fail(name, ": embedding table of shape [", table.out, ", ", table.in, "]");
   }
-  if (table.row_bytes < table.in * element_bytes(table.format)) {
-    fail(name, ": embedding rows of ", table.in, " ", weight_format_name(table.format), " values in ", table.row_bytes,
-         " bytes");
+  const std::string_view format = weight_format_name(table.format);
+  const WeightBlock block = weight_block(table.format);
+  if (table.in % block.elements != 0) {
+    fail(name, ": ", format, " embedding rows need a multiple of ", block.elements, " values, found ", table.in);
+  }
+  if (table.row_bytes < weight_row_bytes(table.format, table.in)) {
+    fail(name, ": embedding rows of ", table.in, " ", format, " values in ", table.row_bytes, " bytes");
+  }
+  if (table.format == WeightFormat::kMxfp4 && (table.scales == nullptr || table.scale_row_bytes < table.in / 32)) {
+    fail(name, ": MXFP4 embedding without its scales");
   }
   if (args.y == nullptr || args.y_stride < table.in) {
     fail(name, ": embedding of ", table.in, " values into rows with stride ", args.y_stride);

@@ -14,7 +14,7 @@
 namespace weir {
 
 struct EmbeddingArgs {
-  WeightView table;  // [vocab, size]; F32, BF16 or F16
+  WeightView table;  // [vocab, size], any format
   float scale = 1;
   float* y = nullptr;
   int64_t y_stride = 0;

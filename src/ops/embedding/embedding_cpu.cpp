@@ -41,7 +41,7 @@ void widen(WeightFormat format, const std::byte* data, float scale, float* y, in
     case WeightFormat::kF16:
       return widen_as<WeightFormat::kF16>(data, scale, y, n);
     default:
-      return;  // refused when the op is bound
+      return;  // formats in blocks do not come here
   }
 }
 

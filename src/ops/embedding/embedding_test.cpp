@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "base/number.h"
+#include "formats/quant.h"
 #include "ops/simd/kernel_test.h"
 
 namespace weir {
@@ -67,6 +68,35 @@ TEST(EmbeddingReference, LooksUpRowsOfTokens) {
   }
 }
 
+TEST(EmbeddingOp, DequantizesTablesOfEveryFormatInBlocks) {
+  RandomFloats random(5);
+  const int64_t vocab = 5, size = 33024;  // more than one work item
+  for (int i = static_cast<int>(WeightFormat::kMxfp4); i <= static_cast<int>(WeightFormat::kNvfp4); ++i) {
+    const auto format = static_cast<WeightFormat>(i);
+    WeightView table{.format = format, .out = vocab, .in = size, .row_bytes = weight_row_bytes(format, size)};
+    std::vector<std::byte> bytes(static_cast<size_t>(vocab * table.row_bytes + size));
+    for (std::byte& b : bytes) b = static_cast<std::byte>(random.bits() % 0x70);
+    table.data = bytes.data();
+    if (format == WeightFormat::kMxfp4) {
+      table.scales = bytes.data() + 3;
+      table.scale_row_bytes = size / 32;
+    }
+    for (const float scale : {1.f, 0.7f}) {
+      CpuDevice device(2, best_kernel_set());
+      std::vector<float> y(static_cast<size_t>(2 * size)), expected(static_cast<size_t>(2 * size));
+      const int32_t tokens[] = {4, 1};
+      StepView step;
+      step.rows = 2;
+      step.tokens = tokens;
+      bind_embedding(device, "embedding", {.table = table, .scale = scale, .y = y.data(), .y_stride = size})->run(step);
+      for (int64_t r = 0; r < 2; ++r) dequantize(table, tokens[r], 0, size, expected.data() + r * size);
+      for (float& value : expected) value *= scale;
+      EXPECT_TRUE(same_floats(expected, y)) << weight_format_name(format);
+      EXPECT_EQ(device.counters().weight_bytes_read, 2 * (table.row_bytes + table.scale_row_bytes));
+    }
+  }
+}
+
 class EmbeddingKernels : public KernelTest {};
 INSTANTIATE_TEST_SUITE_P(, EmbeddingKernels, kVectorSets, kernel_set_test_name);
 
@@ -97,6 +127,7 @@ TEST(EmbeddingOp, RefusesTablesThatItCannotRead) {
     EXPECT_THROW(bind_embedding(device, "embedding", args), Error);
   };
   refused([](EmbeddingArgs& a) { a.table.format = WeightFormat::kMxfp4; });
+  refused([](EmbeddingArgs& a) { a.table.format = WeightFormat::kQ4_K; });
   refused([](EmbeddingArgs& a) { a.table.row_bytes = 63; });
   refused([](EmbeddingArgs& a) { a.table.data = nullptr; });
   refused([](EmbeddingArgs& a) { a.y_stride = 31; });

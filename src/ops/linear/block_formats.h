@@ -219,6 +219,12 @@ struct Mxfp4Gguf : SplitNibbles<WeightFormat::kMxfp4Block, 1, 17, -1, 12, false>
   }
 };
 
+// The types above, not those of single elements.
+template <class Format>
+constexpr bool kInBlocks = requires {
+  Format::kBlock;
+};
+
 // A block's d as FP32.
 template <class F>
 inline float scale_of(const std::byte* block) {

@@ -32,12 +32,6 @@ struct Product {
 
 struct Mxfp4Format;
 
-// Blocks of GGUF are expanded for any number of rows: this is the exact mode, `auto` has kernels of its own.
-template <class Format>
-constexpr bool kInBlocks = requires {
-  Format::kBlock;
-};
-
 // Outputs of a tile by rows. At least 8 accumulators cover the latency of FMA on two ports; with the operands they must
 // fit the registers: 32 (AVX-512), or 16 with two per accumulator (AVX2).
 #if defined(WEIR_ISA_avx512)
@@ -255,6 +249,7 @@ void direct_rows(const Product& p) {
 
 template <class Format>
 void product(const Product& p, std::byte* scratch) {
+  // Blocks of GGUF are expanded for any number of rows: this is the exact mode, `auto` has kernels of its own.
   const int64_t direct = kInBlocks<Format> ? 0 : std::is_same_v<Format, Mxfp4Format> ? kDirectRowsMxfp4 : kDirectRows;
   if (p.rows > direct) return panels<Format>(p, scratch);
   if constexpr (kInBlocks<Format>) {

@@ -1,4 +1,4 @@
-// Blocks of GGUF expanded to FP32, exactly as dequantize_row does. Included by linear_cpu.cpp only.
+// Blocks of GGUF expanded to FP32, exactly as dequantize_row does. Included by kernels only.
 #pragma once
 
 #include "ops/linear/block_formats.h"

@@ -164,7 +164,14 @@ std::unique_ptr<BoundOp> bind(CpuDevice& device, std::string name, const MlaProj
     fail(name, ": expected kv_b of [", args.heads * (args.nope + args.value), ", ", args.latent, "], found [",
          args.kv_b.out, ", ", args.kv_b.in, "]");
   }
-  if (args.kv_b.format == WeightFormat::kMxfp4) fail(name, ": kv_b in MXFP4 is not supported: F32, F16 or BF16");
+  const WeightFormat format = args.kv_b.format;
+  if (format == WeightFormat::kMxfp4 || format == WeightFormat::kNvfp4) {
+    fail(name, ": kv_b in ", weight_format_name(format), " is not supported");
+  }
+  if (args.latent % weight_block(format).elements != 0 || args.kv_b.row_bytes < weight_row_bytes(format, args.latent)) {
+    fail(name, ": expected ", weight_format_name(format), " rows of ", args.latent, " elements, found ",
+         args.kv_b.row_bytes, " bytes");
+  }
   assert(args.kv_b.data && args.x && args.y);
   return std::make_unique<MlaProject>(device, std::move(name), args, direction);
 }

@@ -1,6 +1,7 @@
 // Few rows: memory-bound, the weights stream through once in the file's format. More rows than a register tile holds:
 // the part of the weights in work is widened to FP32 scratch once, and all rows pass over it.
 #include "ops/attention/dot_tile.h"
+#include "ops/linear/linear_expand.h"
 #include "ops/mla/mla_kernel.h"
 #include "ops/simd/lanes.h"
 
@@ -116,13 +117,22 @@ void absorb_range(const Columns& c, int64_t rows, const WeightRows& w, int64_t w
   if (row < rows) absorb_rows<Element, 1>(c, row, w, w_column, first, end);
 }
 
+// Element: how the weights lie in the file, element by element (F32, F16, Bf16) or in blocks (block_formats.h).
 template <class Element>
 void absorb(const MlaTask& t) {
   const MlaProjectArgs& a = *t.args;
   const Columns c{a.x + t.head * (a.nope + a.extra), a.x_stride, a.y + t.head * (a.latent + a.extra), a.y_stride,
                   a.nope};
   const WeightRows w{a.kv_b.data + t.head * (a.nope + a.value) * a.kv_b.row_bytes, a.kv_b.row_bytes};
-  if (t.rows <= kTileRows) {
+  if constexpr (kInBlocks<Element>) {
+    const int64_t count = t.end - t.first;
+    for (int64_t d = 0; d < a.nope; ++d) {
+      expand_blocks<Element>(w.data + d * w.stride + t.first / Element::kBlock * Element::kBytes, count,
+                             t.scratch + d * kMlaAbsorbRange);
+    }
+    const WeightRows wide{reinterpret_cast<const std::byte*>(t.scratch), kMlaAbsorbRange * 4};
+    absorb_range<F32>(c, t.rows, wide, 0, t.first, t.end);
+  } else if (t.rows <= kTileRows) {
     absorb_range<Element>(c, t.rows, w, t.first, t.first, t.end);
   } else {
     for (int64_t l = t.first; l < t.end; l += 64) {  // nope x 64 floats stay in L1 or close to it
@@ -193,9 +203,13 @@ void expand(const MlaTask& t) {
   const int64_t count = t.end - t.first;
   const WeightRows w{a.kv_b.data + (t.head * (a.nope + a.value) + a.nope + t.first) * a.kv_b.row_bytes,
                      a.kv_b.row_bytes};
-  if (t.rows <= kTileRows) return expand_range<Element>(x, a.x_stride, t.rows, w, a.latent, y, a.y_stride, count);
   const int64_t width = (a.latent + 15) / 16 * 16;
-  widen<Element>(w, count, a.latent, t.scratch, width);
+  if constexpr (kInBlocks<Element>) {
+    for (int64_t v = 0; v < count; ++v) expand_blocks<Element>(w.data + v * w.stride, a.latent, t.scratch + v * width);
+  } else {
+    if (t.rows <= kTileRows) return expand_range<Element>(x, a.x_stride, t.rows, w, a.latent, y, a.y_stride, count);
+    widen<Element>(w, count, a.latent, t.scratch, width);
+  }
   constexpr int64_t kRows = 64;   // x of so many rows stays in L2 ...
   constexpr int64_t kValues = 8;  // ... while these weight rows, in L1, pass over it
   for (int64_t r = 0; r < t.rows; r += kRows) {
@@ -215,8 +229,12 @@ void mla_absorb(const MlaTask& task) {
       return absorb<F16>(task);
     case WeightFormat::kBf16:
       return absorb<Bf16>(task);
-    default:
+    case WeightFormat::kF32:
       return absorb<F32>(task);
+    case WeightFormat::kMxfp4Block:
+      return absorb<Mxfp4Gguf>(task);
+    default:
+      return with_format(task.args->kv_b.format, [&](auto format) { absorb<decltype(format)>(task); });
   }
 }
 
@@ -226,8 +244,12 @@ void mla_expand(const MlaTask& task) {
       return expand<F16>(task);
     case WeightFormat::kBf16:
       return expand<Bf16>(task);
-    default:
+    case WeightFormat::kF32:
       return expand<F32>(task);
+    case WeightFormat::kMxfp4Block:
+      return expand<Mxfp4Gguf>(task);
+    default:
+      return with_format(task.args->kv_b.format, [&](auto format) { expand<decltype(format)>(task); });
   }
 }
 

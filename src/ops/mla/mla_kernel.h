@@ -20,9 +20,10 @@ struct MlaTask {
   float* scratch;
 };
 
-// Scratch holds the part of the weights that rows pass over, in FP32: absorb [nope, 64], expand [32, latent padded].
+// Scratch holds the part of the weights that rows pass over, in FP32: absorb [nope, 64] (blocks: [nope, 256]), expand
+// [32, latent padded].
 inline constexpr int64_t mla_scratch_bytes(const MlaProjectArgs& args) {
-  const int64_t absorb = args.nope * 64;
+  const int64_t absorb = args.nope * (weight_block(args.kv_b.format).elements > 1 ? kMlaAbsorbRange : 64);
   const int64_t expand = kMlaExpandRange * ((args.latent + 15) / 16 * 16);
   return 4 * (absorb > expand ? absorb : expand);
 }

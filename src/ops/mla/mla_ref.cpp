@@ -1,5 +1,5 @@
 #include "base/math.h"
-#include "base/number.h"
+#include "formats/quant.h"
 #include "ops/mla/mla_kernel.h"
 #include "ops/simd/lanes_ref.h"
 
@@ -7,15 +7,10 @@ namespace weir::reference {
 namespace {
 
 float weight_at(const WeightView& w, int64_t row, int64_t i) {
-  const std::byte* at = w.data + row * w.row_bytes;
-  switch (w.format) {
-    case WeightFormat::kF16:
-      return f16_to_f32(reinterpret_cast<const uint16_t*>(at)[i]);
-    case WeightFormat::kBf16:
-      return bf16_to_f32(reinterpret_cast<const uint16_t*>(at)[i]);
-    default:
-      return reinterpret_cast<const float*>(at)[i];
-  }
+  float block[256];
+  const int64_t size = weight_block(w.format).elements;
+  dequantize(w, row, i / size * size, size, block);
+  return block[i % size];
 }
 
 }  // namespace

@@ -130,9 +130,11 @@ class Projection {
     const auto element = [&] { return random() % 16 == 0 ? special[random() % 6] : normal(random); };
     const int64_t out = shape.heads * (shape.nope + shape.value);
     const int64_t bytes = format == WeightFormat::kF32 ? 4 : 2;
-    kv_b_ = {.format = format, .out = out, .in = shape.latent, .row_bytes = shape.latent * bytes};
+    kv_b_ = {.format = format, .out = out, .in = shape.latent, .row_bytes = weight_row_bytes(format, shape.latent)};
     data_.resize(static_cast<size_t>(out * kv_b_.row_bytes));
-    for (int64_t i = 0; i < out * shape.latent; ++i) {
+    const bool blocks = weight_block(format).elements > 1;
+    for (std::byte& b : data_) b = static_cast<std::byte>(random() % 0x50);  // halves below 32
+    for (int64_t i = 0; i < (blocks ? 0 : out * shape.latent); ++i) {
       const float f = element();
       const uint16_t half = format == WeightFormat::kF16 ? f32_to_f16(f) : f32_to_bf16(f);
       std::memcpy(data_.data() + i * bytes, bytes == 4 ? static_cast<const void*>(&f) : &half,
@@ -259,6 +261,24 @@ TEST(Mla, SplitMatricesExpandWithTheBitsOfOneAndAbsorbInSixteenLanes) {
   }
 }
 
+TEST(Mla, EveryKernelSetGivesTheBitsOfTheReferenceForWeightsInBlocks) {
+  for (WeightFormat format : {WeightFormat::kQ8_0, WeightFormat::kQ4_1, WeightFormat::kIq4Nl, WeightFormat::kMxfp4Block,
+                              WeightFormat::kQ4_K, WeightFormat::kQ6_K}) {
+    for (const Shape& shape : {Shape{2, 20, 6, 33, 512}, Shape{3, 16, 0, 16, 256}}) {
+      for (int32_t rows : {1, 3, 7}) {
+        Projection problem(shape, format, rows);
+        for (bool absorb : {true, false}) {
+          const std::vector<float> expected = problem.run(KernelSet::kReference, 2, absorb, 0, rows);
+          for (KernelSet set : all_sets()) {
+            EXPECT_TRUE(same_bits(problem.run(set, 2, absorb, 0, rows), expected))
+                << kernel_set_name(set) << (absorb ? " absorb " : " expand ") << weight_format_name(format);
+          }
+        }
+      }
+    }
+  }
+}
+
 TEST(Mla, ABatchOfRowsGivesTheBitsOfEachRowAlone) {
   for (const Shape& shape : kShapes) {
     const Layout layout = &shape - kShapes > 2 ? Layout::kSplit : Layout::kFused;
@@ -319,6 +339,7 @@ TEST(Mla, RefusesWeightsOfAnotherShapeOrFormat) {
   with_parts([](MlaProjectArgs& a) { a.v_b.in = 4; });
   with_parts([](MlaProjectArgs& a) { a.v_b.row_bytes = 16; });
   with_parts([](MlaProjectArgs& a) { a.k_b.format = WeightFormat::kQ8_0; });
+  refused([](MlaProjectArgs& a) { a.kv_b.format = WeightFormat::kQ8_0; });
 }
 
 }  // namespace

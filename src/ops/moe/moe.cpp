@@ -38,6 +38,7 @@ WeightView rows_of(WeightView weight, int64_t begin, int64_t count) {
 
 // Copying and adding rows: about 4 us of work, against 1 to 2 us for waking a thread.
 constexpr int64_t kCopiesPerItem = 32768;
+constexpr int64_t kCodesPerItem = 16384;
 constexpr int64_t kSumsPerItem = 16384;  // times top_k products
 // Results of a panel (rows * outputs) that scratch has room for: this many outputs when all rows go to one expert, the
 // block of linear's kernels for many rows; more when rows are few.
@@ -51,6 +52,8 @@ class MoeOp final : public BoundOp {
         device_(device),
         args_(std::move(args)),
         linear_(linear_kernel(device.kernels())),
+        coded_linear_(coded_linear_kernel(device.kernels())),
+        encode_(encode_row_kernel(device.kernels())),
         act_(elementwise_kernel(device.kernels())),
         sum_(sum_kernel(device.kernels())),
         plan_(static_cast<int64_t>(args_.experts.size()), args_.top_k, args_.max_rows) {
@@ -60,18 +63,20 @@ class MoeOp final : public BoundOp {
     linear_bytes_ = (linear_scratch_bytes() + 63) / 64 * 64;
     device.reserve_scratch(linear_bytes_ + max_results_ * static_cast<int64_t>(sizeof(float)));
     if (args_.workspace == nullptr) args_.workspace = std::make_shared<MoeWorkspace>();
-    const int64_t pairs = args_.max_rows * args_.top_k;
-    hidden_offset_ = pairs * std::max(args_.in, args_.out) * static_cast<int64_t>(sizeof(float));
-    args_.workspace->reserve(hidden_offset_ + pairs * args_.inter * static_cast<int64_t>(sizeof(float)));
+    reserve_workspace();
   }
 
   void run(const StepView& step) override {
     if (step.rows == 0) return;
     plan_.route(args_.ids, step.rows);
-    gathered_ = reinterpret_cast<float*>(args_.workspace->data());
-    hidden_ = reinterpret_cast<float*>(args_.workspace->data() + hidden_offset_);
+    std::byte* workspace = args_.workspace->data();
+    gathered_ = reinterpret_cast<float*>(workspace);
+    hidden_ = reinterpret_cast<float*>(workspace + hidden_offset_);
+    inputs_.set_base(workspace);
+    hiddens_.set_base(workspace);
     gather(step.rows);
     up();
+    encode_hidden(step.rows * args_.top_k);
     down();
     sum(step.rows);
     for (const MoePlan::Active& a : plan_.active()) device_.counters().weight_bytes_read += expert_bytes(a.expert);
@@ -89,10 +94,62 @@ class MoeOp final : public BoundOp {
   }
 
  private:
-  struct Rows {
-    const float* x = nullptr;
-    int64_t stride = 0;
+  // The rows of one side, one for each pair, in the codings that its matrices want.
+  struct CodedPairs {
+    struct Part {
+      bool used = false;
+      int64_t row_bytes = 0;
+      int64_t offset = 0;                // in the workspace
+      int64_t shared = 0;                // of x, before it is gathered: in the device's shared memory
+      const std::byte* first = nullptr;  // of pair 0, in this step
+    };
+    Part blocks_32, blocks_256;
+    bool plain = false;  // FP32 is wanted too
+
+    void want(RowCoding coding) {
+      if (coding == RowCoding::kNone) plain = true;
+      if (coding == RowCoding::kBlocks32) blocks_32.used = true;
+      if (coding == RowCoding::kBlocks256) blocks_256.used = true;
+    }
+    const Part& part(RowCoding coding) const { return coding == RowCoding::kBlocks32 ? blocks_32 : blocks_256; }
+    // body(coding, part) for those in use.
+    template <class Body>
+    void each(Body body) {
+      if (blocks_32.used) body(RowCoding::kBlocks32, blocks_32);
+      if (blocks_256.used) body(RowCoding::kBlocks256, blocks_256);
+    }
+    void set_base(const std::byte* workspace) {
+      blocks_32.first = workspace + blocks_32.offset;
+      blocks_256.first = workspace + blocks_256.offset;
+    }
   };
+
+  void reserve_workspace() {
+    for (const ExpertWeights& w : args_.experts) {
+      inputs_.want(row_coding(w.gate.format, args_.activations));
+      inputs_.want(row_coding(w.up.format, args_.activations));
+      hiddens_.want(row_coding(w.down.format, args_.activations));
+    }
+    const auto padded = [](int64_t bytes) { return (bytes + 63) / 64 * 64; };
+    const int64_t pairs = args_.max_rows * args_.top_k;
+    hidden_offset_ = padded(pairs * std::max(args_.in, args_.out) * static_cast<int64_t>(sizeof(float)));
+    int64_t bytes = hidden_offset_ + padded(pairs * args_.inter * static_cast<int64_t>(sizeof(float)));
+    int64_t shared = 0;
+    inputs_.each([&](RowCoding coding, CodedPairs::Part& part) {
+      part.row_bytes = coded_row_layout(coding, args_.in).bytes;
+      part.offset = bytes;
+      part.shared = shared;
+      bytes += pairs * part.row_bytes;
+      shared += args_.max_rows * part.row_bytes;
+    });
+    hiddens_.each([&](RowCoding coding, CodedPairs::Part& part) {
+      part.row_bytes = coded_row_layout(coding, args_.inter).bytes;
+      part.offset = bytes;
+      bytes += pairs * part.row_bytes;
+    });
+    args_.workspace->reserve(bytes);
+    device_.reserve_shared(shared);
+  }
 
   int64_t expert_bytes(int32_t expert) const {
     const ExpertWeights& w = args_.experts[static_cast<size_t>(expert)];
@@ -106,19 +163,58 @@ class MoeOp final : public BoundOp {
     in_place_ = std::all_of(active.begin(), active.end(), [&](const MoePlan::Active& a) {
       return plan_.row_of(a.first_pair + a.rows - 1) - plan_.row_of(a.first_pair) == a.rows - 1;
     });
-    if (in_place_) return;
-    const RowTiles tiles(rows * args_.top_k, args_.in, kCopiesPerItem);
+    if (inputs_.plain && !in_place_) {
+      gather_rows(rows, reinterpret_cast<const std::byte*>(args_.x), args_.x_stride * int64_t{sizeof(float)},
+                  reinterpret_cast<std::byte*>(gathered_), args_.in * int64_t{sizeof(float)});
+    }
+    inputs_.each([&](RowCoding coding, CodedPairs::Part& part) {
+      std::byte* coded = device_.shared() + part.shared;
+      encode(coding, args_.x, args_.x_stride, args_.in, rows, coded, part.row_bytes);
+      if (in_place_) {
+        part.first = coded;
+      } else {
+        gather_rows(rows, coded, part.row_bytes, args_.workspace->data() + part.offset, part.row_bytes);
+      }
+    });
+  }
+
+  // One row for each pair.
+  void gather_rows(int64_t rows, const std::byte* from, int64_t from_stride, std::byte* to, int64_t row_bytes) {
+    const RowTiles tiles(rows * args_.top_k, row_bytes, kCopiesPerItem * int64_t{sizeof(float)}, 64);
     device_.pool().parallel_for(tiles.items(), [&](int64_t item, int) {
       tiles.each(item, [&](int64_t pair, int64_t begin, int64_t end) {
-        std::memcpy(gathered_ + pair * args_.in + begin, args_.x + plan_.row_of(pair) * args_.x_stride + begin,
-                    static_cast<size_t>(end - begin) * sizeof(float));
+        std::memcpy(to + pair * row_bytes + begin, from + plan_.row_of(pair) * from_stride + begin,
+                    static_cast<size_t>(end - begin));
       });
     });
   }
 
-  Rows inputs(const MoePlan::Active& a) const {
-    if (in_place_) return {args_.x + plan_.row_of(a.first_pair) * args_.x_stride, args_.x_stride};
-    return {gathered_ + a.first_pair * args_.in, args_.in};
+  void encode(RowCoding coding, const float* x, int64_t x_stride, int64_t elements, int64_t rows, std::byte* coded,
+              int64_t row_bytes) {
+    const int64_t per_item = std::max<int64_t>(kCodesPerItem / elements, 1);
+    device_.pool().parallel_for((rows + per_item - 1) / per_item, [&](int64_t item, int) {
+      for (int64_t r = item * per_item; r < std::min((item + 1) * per_item, rows); ++r) {
+        encode_(coding, x + r * x_stride, elements, coded + r * row_bytes);
+      }
+    });
+  }
+
+  void encode_hidden(int64_t pairs) {
+    hiddens_.each([&](RowCoding coding, CodedPairs::Part& part) {
+      encode(coding, hidden_, args_.inter, args_.inter, pairs, args_.workspace->data() + part.offset, part.row_bytes);
+    });
+  }
+
+  // Outputs [begin, begin + count) of a matrix for an expert's rows. x: those rows in FP32; first_row: the first of
+  // them among `coded`.
+  void multiply(const WeightView& matrix, int64_t begin, int64_t count, int64_t rows, const float* x, int64_t x_stride,
+                const CodedPairs& coded, int64_t first_row, float* y, int64_t y_stride, std::byte* scratch) const {
+    const WeightView part = rows_of(matrix, begin, count);
+    const RowCoding coding = row_coding(matrix.format, args_.activations);
+    if (coding == RowCoding::kNone) return linear_(part, 0, count, x, x_stride, rows, y, y_stride, scratch);
+    const CodedPairs::Part& source = coded.part(coding);
+    const CodedRows codes{source.first + first_row * source.row_bytes, source.row_bytes};
+    coded_linear_(part, 0, count, codes, rows, y, y_stride, scratch);
   }
 
   // body(active expert, first output, outputs, thread) for every panel of `out` outputs of every expert with rows.
@@ -136,12 +232,14 @@ class MoeOp final : public BoundOp {
   void up() {
     each_panel(args_.inter, [&](const MoePlan::Active& a, int64_t begin, int64_t count, int thread) {
       const ExpertWeights& w = args_.experts[static_cast<size_t>(a.expert)];
-      const Rows x = inputs(a);
+      const int64_t first_row = in_place_ ? plan_.row_of(a.first_pair) : a.first_pair;
+      const float* x = in_place_ ? args_.x + first_row * args_.x_stride : gathered_ + first_row * args_.in;
+      const int64_t stride = in_place_ ? args_.x_stride : args_.in;
       std::byte* scratch = device_.scratch(thread);
       float* up = reinterpret_cast<float*>(scratch + linear_bytes_);  // [rows, count]
       float* hidden = hidden_ + a.first_pair * args_.inter + begin;
-      linear_(rows_of(w.gate, begin, count), 0, count, x.x, x.stride, a.rows, hidden, args_.inter, scratch);
-      linear_(rows_of(w.up, begin, count), 0, count, x.x, x.stride, a.rows, up, count, scratch);
+      multiply(w.gate, begin, count, a.rows, x, stride, inputs_, first_row, hidden, args_.inter, scratch);
+      multiply(w.up, begin, count, a.rows, x, stride, inputs_, first_row, up, count, scratch);
       for (int64_t r = 0; r < a.rows; ++r) {
         float* h = hidden + r * args_.inter;
         act_(args_.act.kind, args_.act.beta, args_.act.linear_beta, h, up + r * count, h, count);
@@ -153,8 +251,8 @@ class MoeOp final : public BoundOp {
     float* z = gathered_;  // the inputs are not needed any more
     each_panel(args_.out, [&](const MoePlan::Active& a, int64_t begin, int64_t count, int thread) {
       const ExpertWeights& w = args_.experts[static_cast<size_t>(a.expert)];
-      linear_(rows_of(w.down, begin, count), 0, count, hidden_ + a.first_pair * args_.inter, args_.inter, a.rows,
-              z + a.first_pair * args_.out + begin, args_.out, device_.scratch(thread));
+      multiply(w.down, begin, count, a.rows, hidden_ + a.first_pair * args_.inter, args_.inter, hiddens_, a.first_pair,
+               z + a.first_pair * args_.out + begin, args_.out, device_.scratch(thread));
     });
   }
 
@@ -171,12 +269,15 @@ class MoeOp final : public BoundOp {
   CpuDevice& device_;
   MoeArgs args_;
   LinearKernel linear_;
+  CodedLinearKernel coded_linear_;
+  EncodeRowKernel encode_;
   ElementwiseKernel act_;
   SumKernel sum_;
   MoePlan plan_;
   PanelCut cut_;
-  int64_t max_results_ = 0;    // floats of a panel of `up`
-  int64_t linear_bytes_ = 0;   // of the scratch, before the panel of `up`
+  int64_t max_results_ = 0;   // floats of a panel of `up`
+  int64_t linear_bytes_ = 0;  // of the scratch, before the panel of `up`
+  CodedPairs inputs_, hiddens_;
   int64_t hidden_offset_ = 0;  // bytes, in the workspace
   bool in_place_ = false;      // this step's rows of x are used where they lie
   float* gathered_ = nullptr;  // [pairs, in], later [pairs, out]
@@ -184,27 +285,16 @@ class MoeOp final : public BoundOp {
 };
 
 void check_matrix(const std::string& name, size_t expert, const char* part, const WeightView& w, int64_t out,
-                  int64_t in) {
-  const auto refuse = [&](const auto&... why) { fail(name, ": expert ", expert, ": ", part, ": ", why...); };
-  if (w.empty()) refuse("missing");
+                  int64_t in, KernelSet set) {
+  const std::string matrix = concat(name, ": expert ", expert, ": ", part);
+  if (w.empty()) fail(matrix, ": missing");
   if (w.out != out || w.in != in) {
-    refuse("expected shape [", out, ", ", in, "], found [", w.out, ", ", w.in, "]");
+    fail(matrix, ": expected shape [", out, ", ", in, "], found [", w.out, ", ", w.in, "]");
   }
-  int64_t row_bytes = in * 2;
-  if (w.format == WeightFormat::kF32) row_bytes = in * 4;
-  if (w.format == WeightFormat::kMxfp4) {
-    row_bytes = in / 2;
-    if (in % 32 != 0) refuse("MXFP4 needs a multiple of 32 inputs, found ", in);
-    if (w.scales == nullptr || w.scale_row_bytes < in / 32) {
-      refuse("MXFP4 needs ", in / 32, " bytes of scales a row, found ", w.scales == nullptr ? 0 : w.scale_row_bytes);
-    }
-  }
-  if (w.row_bytes < row_bytes) {
-    refuse("expected rows of ", row_bytes, " bytes (", weight_format_name(w.format), "), found ", w.row_bytes);
-  }
+  check_weight(matrix, w, set);
 }
 
-void check(const std::string& name, const MoeArgs& args) {
+void check(const std::string& name, const MoeArgs& args, KernelSet set) {
   if (args.in < 1 || args.inter < 1 || args.out < 1 || args.max_rows < 1) {
     fail(name, ": MoE of in ", args.in, ", inter ", args.inter, ", out ", args.out, ", rows ", args.max_rows,
          "; all must be positive");
@@ -226,16 +316,16 @@ void check(const std::string& name, const MoeArgs& args) {
          args.y_stride);
   }
   for (size_t e = 0; e < args.experts.size(); ++e) {
-    check_matrix(name, e, "gate", args.experts[e].gate, args.inter, args.in);
-    check_matrix(name, e, "up", args.experts[e].up, args.inter, args.in);
-    check_matrix(name, e, "down", args.experts[e].down, args.out, args.inter);
+    check_matrix(name, e, "gate", args.experts[e].gate, args.inter, args.in, set);
+    check_matrix(name, e, "up", args.experts[e].up, args.inter, args.in, set);
+    check_matrix(name, e, "down", args.experts[e].down, args.out, args.inter, set);
   }
 }
 
 }  // namespace
 
 std::unique_ptr<BoundOp> bind_moe(CpuDevice& device, std::string name, MoeArgs args) {
-  check(name, args);
+  check(name, args, device.kernels());
   return std::make_unique<MoeOp>(device, std::move(name), std::move(args));
 }
 

@@ -6,7 +6,8 @@
 // An expert's output for a row does not depend on other rows (docs/numerics.md, CPU rule 6).
 //
 // A step builds, per expert that has rows, the list of its (row, slot) pairs; gate and up run over the gathered rows in
-// panels of outputs, then down, then the sums. Only experts that have rows are read: weight_bytes_read counts those.
+// panels of outputs, then down, then the sums. With activations other than f32, rows that integer formats multiply are
+// coded in 8 bits (row_codes.h): x once per row before it is gathered, h once per pair. Only experts that have rows are read: weight_bytes_read counts those.
 // cost() cannot know the routing and assumes that every expert is equally likely.
 #pragma once
 
@@ -20,6 +21,7 @@
 #include "formats/weight.h"
 #include "ops/activation/activation.h"
 #include "ops/bound_op.h"
+#include "ops/linear/row_codes.h"
 
 namespace weir {
 
@@ -29,8 +31,8 @@ struct ExpertWeights {
   WeightView down;  // [out, inter]
 };
 
-// What lies between the phases of one step: max_rows * top_k * (inter + the larger of in and out) floats. Layers run
-// one after the other, so all MoE ops of a model may share one.
+// What lies between the phases of one step: max_rows * top_k * (inter + the larger of in and out) floats, and coded
+// rows. Layers run one after the other, so all MoE ops of a model may share one.
 class MoeWorkspace {
  public:
   // Grows to at least `bytes`; earlier data() is then void. For binding, not for steps.
@@ -59,6 +61,7 @@ struct MoeArgs {
   int64_t y_stride = 0;
   int32_t max_rows = 0;                     // the most rows of a step; sizes the buffers
   std::shared_ptr<MoeWorkspace> workspace;  // none: the op's own
+  Activations activations = Activations::kF32;
 };
 
 // ids are in [0, experts) and distinct within a row. Throws Error, naming the op and the expert, for shapes or formats

@@ -5,7 +5,7 @@
 namespace weir {
 namespace {
 
-constexpr int64_t kTile = 8;            // outputs; a multiple of every kernel's tile
+constexpr int64_t kTile = 32;           // outputs; a multiple of every kernel's tile
 constexpr int64_t kItemsPerThread = 8;  // so that the last items to finish are a small part of the whole
 // Reading a weight costs about as much as multiplying it with this many rows.
 constexpr int64_t kRowsPerRead = 6;

@@ -7,6 +7,8 @@
 #include "base/error.h"
 #include "base/math.h"
 #include "base/number.h"
+#include "formats/quant.h"
+#include "ops/linear/linear.h"
 #include "ops/simd/kernel_test.h"
 #include "ops/simd/lanes_ref.h"
 
@@ -23,7 +25,7 @@ struct Matrix {
   Matrix(WeightFormat format, int64_t out, int64_t in, RandomFloats& random) {
     view = {.format = format, .out = out, .in = in};
     values.resize(static_cast<size_t>(out * in));
-    view.row_bytes = format == WeightFormat::kF32 ? in * 4 : format == WeightFormat::kMxfp4 ? in / 2 : in * 2;
+    view.row_bytes = weight_row_bytes(format, in);
     data.resize(static_cast<size_t>(out * view.row_bytes));
     if (format == WeightFormat::kMxfp4) {
       view.scale_row_bytes = in / 32;
@@ -32,9 +34,14 @@ struct Matrix {
       scales[0] = std::byte{0};  // 2^-127
       for (std::byte& b : data) b = static_cast<std::byte>(random.bits());
     }
-    for (size_t i = 0; i < values.size(); ++i) set(i, random.next());
     view.data = data.data();
     view.scales = scales.empty() ? nullptr : scales.data();
+    if (weight_block(format).elements == 1 || format == WeightFormat::kMxfp4) {
+      for (size_t i = 0; i < values.size(); ++i) set(i, random.next());
+      return;
+    }
+    for (std::byte& b : data) b = static_cast<std::byte>(random.bits() % 0x30);  // as halves: below 0.13
+    for (int64_t o = 0; o < out; ++o) dequantize(view, o, 0, in, values.data() + o * in);
   }
 
  private:
@@ -130,10 +137,11 @@ struct Problem {
       for (int64_t k = 0; k < shape.top_k; ++k) {
         const size_t e = static_cast<size_t>(ids[static_cast<size_t>(r * shape.top_k + k)]);
         const float* row = x.data() + r * args.x_stride;
-        const std::vector<float> g = product(matrices[e * 3], row), u = product(matrices[e * 3 + 1], row);
+        const Activations a = args.activations;
+        const std::vector<float> g = product(matrices[e * 3], row, a), u = product(matrices[e * 3 + 1], row, a);
         std::vector<float> h(g.size());
         for (size_t i = 0; i < h.size(); ++i) h[i] = glu(g[i], u[i]);
-        const std::vector<float> z = product(matrices[e * 3 + 2], h.data());
+        const std::vector<float> z = product(matrices[e * 3 + 2], h.data(), a);
         const float w = weights[static_cast<size_t>(r * shape.top_k + k)];
         for (size_t d = 0; d < z.size(); ++d) sum[d] = math::fma(w, z[d], sum[d]);
       }
@@ -143,8 +151,16 @@ struct Problem {
   }
 
  private:
-  static std::vector<float> product(const Matrix& w, const float* v) {
+  static std::vector<float> product(const Matrix& w, const float* v, Activations activations) {
     std::vector<float> out(static_cast<size_t>(w.view.out));
+    const RowCoding coding = row_coding(w.view.format, activations);
+    if (coding != RowCoding::kNone) {
+      const Mapping coded(coded_row_layout(coding, w.view.in).bytes);
+      encode_row_kernel(KernelSet::kReference)(coding, v, w.view.in, coded.data());
+      coded_linear_kernel(KernelSet::kReference)(w.view, 0, w.view.out, {coded.data(), coded.bytes()}, 1, out.data(),
+                                                 w.view.out, nullptr);
+      return out;
+    }
     for (size_t o = 0; o < out.size(); ++o) {
       const float* row = w.values.data() + o * static_cast<size_t>(w.view.in);
       out[o] = dot_lanes(
@@ -191,6 +207,26 @@ TEST_P(MoeKernels, EqualTheNaiveSumBitForBitWithAnyNumberOfThreads) {
       for (const int threads : {1, 2}) {
         EXPECT_TRUE(same_floats(expected, p.run(GetParam(), threads)))
             << shape.experts << " experts, " << shape.rows << " rows, " << threads << " threads";
+      }
+    }
+  }
+}
+
+TEST_P(MoeKernels, MultiplyIntegerFormatsExactlyOrWithCodedRows) {
+  const std::vector<std::vector<WeightFormat>> mixes = {
+      {WeightFormat::kQ4_0},
+      {WeightFormat::kQ4_K},
+      {WeightFormat::kQ8_0, WeightFormat::kQ4_1, WeightFormat::kQ6_K},
+      {WeightFormat::kQ4_K, WeightFormat::kMxfp4Block, WeightFormat::kBf16, WeightFormat::kIq4Nl}};
+  uint64_t seed = 20;
+  for (const auto& formats : mixes) {
+    for (const Activations activations : {Activations::kF32, Activations::kAuto}) {
+      for (const Shape& shape : {Shape{6, 256, 512, 256, 3, 1}, Shape{6, 256, 256, 512, 2, 7},
+                                 Shape{4, 512, 256, 96, 2, 40}, Shape{1, 256, 256, 40, 1, 13}}) {
+        Problem p(shape, formats, kSwiGlu, ++seed);
+        p.args.activations = activations;
+        const std::vector<float> expected = p.naive();
+        for (const int threads : {1, 2}) EXPECT_TRUE(same_floats(expected, p.run(GetParam(), threads)));
       }
     }
   }
