@@ -52,10 +52,11 @@ fuzz:  ## the fuzz targets, SECONDS_EACH seconds each, with the parsers' line co
 	$(Q)tools/setup.sh fuzz
 	$(Q)JOBS=$(JOBS) tools/fuzz.sh $(SECONDS_EACH)
 
-bench: setup $(BUILD)/build.ninja  ## build and run the benches
+bench: setup $(BUILD)/build.ninja  ## build and run the benches of the ops (some minutes)
 	$(Q)$(NINJA) $(BUILD) benches
-	$(Q)set -e; for bench in $$(find $(BUILD) -maxdepth 1 -name '*_bench' | sort); do \
-		echo "== $${bench##*/}"; $$bench; done
+	$(Q)set -e; for bench in $$(find $(BUILD) -maxdepth 1 -name '*_bench' ! -name step_bench ! -name tokenizer_bench | sort); do \
+		echo "== $${bench##*/}"; $$bench; done; \
+	echo "not run, since they want a model: $(BUILD)/step_bench MODEL [threads] [f32|f16], $(BUILD)/tokenizer_bench FOLDER"
 
 format:  ## lay out all sources
 	$(Q)clang-format -i $(SOURCES)
