@@ -23,7 +23,7 @@ SOURCES = $(shell find src tests bench -name '*.cpp' -o -name '*.h')
 .NOTPARALLEL:
 
 build: $(BUILD)/build.ninja  ## the program, at build/weir
-	$(Q)$(NINJA) $(BUILD)
+	$(Q)$(NINJA) $(BUILD) weir
 
 setup:  ## install what is missing (Debian 12, Ubuntu 24.04)
 	$(Q)tools/setup.sh
@@ -31,7 +31,8 @@ setup:  ## install what is missing (Debian 12, Ubuntu 24.04)
 run: setup build  ## generate from a tiny Kimi K3 model
 	$(Q)$(BUILD)/weir run $(MODEL) --prompt-tokens $(PROMPT) --max-tokens 48 --ignore-eos
 
-test: setup build  ## build and run every test
+test: setup $(BUILD)/build.ninja  ## build and run every test
+	$(Q)$(NINJA) $(BUILD)
 	$(Q)$(CTEST) $(BUILD)
 
 check-asan: build-asan/build.ninja  ## the tests under AddressSanitizer and UndefinedBehaviorSanitizer
@@ -43,17 +44,19 @@ check-tsan: build-tsan/build.ninja  ## the tests under ThreadSanitizer
 	$(Q)$(NINJA) build-tsan
 	$(Q)$$(setarch -R true 2>/dev/null && echo setarch -R) $(CTEST) build-tsan
 
-equality: setup build  ## the tests of exact equality, REPEAT times, in random order
+equality: setup $(BUILD)/build.ninja  ## the tests of exact equality, REPEAT times, in random order
+	$(Q)$(NINJA) $(BUILD)
 	$(Q)GTEST_REPEAT=$(REPEAT) GTEST_SHUFFLE=1 $(CTEST) $(BUILD) -R 'equality|golden|purity'
 
 fuzz:  ## the fuzz targets, SECONDS_EACH seconds each, with the parsers' line coverage
 	$(Q)tools/setup.sh fuzz
 	$(Q)JOBS=$(JOBS) tools/fuzz.sh $(SECONDS_EACH)
 
-bench: setup $(BUILD)/build.ninja  ## build and run the benches
+bench: setup $(BUILD)/build.ninja  ## build and run the benches of the ops (some minutes)
 	$(Q)$(NINJA) $(BUILD) benches
-	$(Q)set -e; for bench in $$(find $(BUILD) -maxdepth 1 -name '*_bench' | sort); do \
-		echo "== $${bench##*/}"; $$bench; done
+	$(Q)set -e; for bench in $$(find $(BUILD) -maxdepth 1 -name '*_bench' ! -name step_bench ! -name tokenizer_bench | sort); do \
+		echo "== $${bench##*/}"; $$bench; done; \
+	echo "not run, since they want a model: $(BUILD)/step_bench MODEL [threads] [f32|f16], $(BUILD)/tokenizer_bench FOLDER"
 
 format:  ## lay out all sources
 	$(Q)clang-format -i $(SOURCES)

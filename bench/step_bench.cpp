@@ -4,9 +4,12 @@
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <map>
 #include <memory>
 #include <random>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "base/error.h"
 #include "device/roof.h"
@@ -17,13 +20,44 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
+// Time of each kind of op: its name without the layer's number.
+class Profile : public StepObserver {
+ public:
+  void start() { last_ = Clock::now(); }
+  void after(const BoundOp& op, Buffer) override {
+    const auto now = Clock::now();
+    std::string name = op.name();
+    if (name.starts_with("layers.")) name = name.substr(name.find('.', 7) + 1);
+    Kind& kind = kinds_[name];
+    kind.seconds += std::chrono::duration<double>(now - last_).count();
+    ++kind.calls;
+    last_ = now;
+  }
+  void print(int steps) const {
+    std::vector<std::pair<std::string, Kind>> sorted(kinds_.begin(), kinds_.end());
+    std::ranges::sort(sorted, [](const auto& a, const auto& b) { return a.second.seconds > b.second.seconds; });
+    for (const auto& [name, kind] : sorted) {
+      std::printf("  %-28s %5d calls a step %10.1f us a step %8.2f us a call\n", name.c_str(), kind.calls / steps,
+                  kind.seconds * 1e6 / steps, kind.seconds * 1e6 / kind.calls);
+    }
+  }
+
+ private:
+  struct Kind {
+    double seconds = 0;
+    int calls = 0;
+  };
+  Clock::time_point last_;
+  std::map<std::string, Kind> kinds_;
+};
+
 struct Measured {
   double seconds = 0;       // median of a step
   double weight_bytes = 0;  // mean of a step
 };
 
 // `steps` steps of `rows` rows each, from a sequence that starts at position 0.
-Measured measure(Engine& engine, int32_t rows, int steps) {
+Measured measure(Engine& engine, int32_t rows, int steps, Profile* profile = nullptr) {
   std::mt19937 random(1);
   const std::unique_ptr<Sequence> sequence = engine.new_sequence();
   std::vector<double> times;
@@ -34,7 +68,8 @@ Measured measure(Engine& engine, int32_t rows, int steps) {
       token = static_cast<int32_t>(random() % static_cast<uint32_t>(engine.model().spec.vocab));
     const SpanRequest request{sequence.get(), tokens, LogitsWanted::kLast};
     const auto start = Clock::now();
-    if (engine.step({&request, 1}) != StepStatus::kDone) fail("out of blocks");
+    if (profile != nullptr) profile->start();
+    if (engine.step({&request, 1}, profile) != StepStatus::kDone) fail("out of blocks");
     times.push_back(std::chrono::duration<double>(Clock::now() - start).count());
     sequence->accept(sequence->length());
   }
@@ -52,6 +87,7 @@ void bench(const std::string& folder, int threads, StateDtype kv_dtype) {
   options.max_logit_rows = 1;
   options.kv_dtype = kv_dtype;
   options.max_tokens = 4096;
+  options.activations = Activations::kAuto;
   Engine engine(*model, options);
   std::printf("%s, %d threads, %s kernels, state %s\n", folder.c_str(), threads,
               std::string(kernel_set_name(options.kernels)).c_str(), kv_dtype == StateDtype::kF32 ? "f32" : "f16");
@@ -72,6 +108,13 @@ void bench(const std::string& folder, int threads, StateDtype kv_dtype) {
     if (rows == 64) wide = m.seconds;
   }
   std::printf("a step of 64 rows takes %.3f of 64 steps of one row\n", wide / (64 * single));
+  for (int32_t rows : {1, 64}) {
+    Profile profile;
+    const int steps = rows == 1 ? 64 : 5;
+    measure(engine, rows, steps, &profile);
+    std::printf("ops of a step of %d rows\n", rows);
+    profile.print(steps);
+  }
 }
 
 }  // namespace

@@ -102,6 +102,7 @@ file(GLOB cross_tests CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/tests/*_test.cpp)
 foreach(file ${cross_tests})
   get_filename_component(program ${file} NAME_WE)
   weir_test(${program} ${file} weir_cli)
+  set_tests_properties(${program} PROPERTIES PROCESSORS 2)  # engines with two threads: nothing beside them
   if(TARGET weir)
     add_dependencies(${program} weir)
   endif()

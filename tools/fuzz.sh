@@ -8,8 +8,10 @@ seconds=${1:-60}
 cd "$(dirname "$0")/.."
 mkdir -p "${2:-build-fuzz}"
 folder=$(cd "${2:-build-fuzz}" && pwd)
-targets="safetensors_fuzz json_fuzz gguf_fuzz"
-parsers="safetensors.cpp json.cpp json_object.cpp gguf_parse.cpp gguf_metadata.cpp"
+targets="safetensors_fuzz json_fuzz gguf_fuzz tokenizer_fuzz"
+parsers="formats/safetensors.cpp formats/json.cpp formats/json_object.cpp formats/gguf_parse.cpp
+  formats/gguf_metadata.cpp text/tokenizer_json.cpp text/tokenizer_json_parts.cpp text/tokenizer_tiktoken.cpp
+  text/tokenizer_gguf.cpp text/tokenizer_pattern.cpp"
 floor=80
 
 build() { # folder, cmake options...
@@ -26,6 +28,7 @@ build "$folder/coverage" "-DCMAKE_CXX_FLAGS=-fprofile-instr-generate -fcoverage-
 # see src/formats/safetensors_fuzz.cpp.
 python3 tools/fuzz_seeds.py json "$folder/json_fuzz"
 python3 tools/fuzz_seeds.py safetensors "$folder/safetensors_fuzz"
+python3 tools/fuzz_seeds.py tokenizer "$folder/tokenizer_fuzz"
 python3 tools/fuzz_seeds.py gguf "$folder/gguf_fuzz"
 printf '[-1, 18446744073709551615, 1e30, 5e-324, 0.5, "\\ud83d\\ude00\\n", true, null, {"a": {"a": []}}]' \
   >"$folder/json_fuzz/seed-kinds"
@@ -57,7 +60,7 @@ echo "== lines covered"
 llvm-profdata-19 merge -sparse "$folder"/*.profraw -o "$folder/merged.profdata"
 for parser in $parsers; do
   percent=$(llvm-cov-19 report "$folder/coverage/safetensors_fuzz" -object "$folder/coverage/json_fuzz" \
-    -object "$folder/coverage/gguf_fuzz" -instr-profile="$folder/merged.profdata" "src/formats/$parser" 2>"$folder/coverage.log" | awk '$1 == "TOTAL" { print $10 + 0 }')
+    -object "$folder/coverage/tokenizer_fuzz" -object "$folder/coverage/gguf_fuzz" -instr-profile="$folder/merged.profdata" "src/$parser" 2>"$folder/coverage.log" | awk '$1 == "TOTAL" { print $10 + 0 }')
   echo "$parser: $percent %"
   awk -v p="$percent" -v floor="$floor" 'BEGIN { exit !(p >= floor) }' || {
     echo "$parser: expected at least $floor % of lines" >&2

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Compares weir's tokenizers with the Python packages `tokenizers` and `tiktoken` on random strings.
 
-    tools/fuzz_tokenizers.py [--weir build/weir] [--count 10000] [--seed 1] [FOLDER ...]
+    tools/fuzz_tokenizers.py [--weir build/weir] [--count 10000] [--seed 1] [--mixtures 0] [FOLDER ...]
 
-FOLDER holds tokenizer.json, or tiktoken.model with tokenizer_config.json; default: all of tests/fixtures. Prints the
+With --mixtures N, also N tokenizers put together at random from all supported components. FOLDER holds tokenizer.json, or tiktoken.model with tokenizer_config.json; default: all of tests/fixtures. Prints the
 first differences of each and exits 1 when there are any. Needs: pip install tokenizers tiktoken.
 
 Characters are those that the Python interpreter knows (3.11: Unicode 14). Use no newer one: the packages know newer
@@ -16,6 +16,7 @@ import json
 import random
 import subprocess
 import sys
+import tempfile
 import unicodedata
 from pathlib import Path
 
@@ -35,11 +36,11 @@ ODD = ("\u0000\u0001\t\n\r\x0b\x0c\x1c\x1d\x1e\x1f \x85\xa0\u0130\u0131\u017f\u0
        "\U0001f600\U000e0041\U0010ffff'\u2019\u212a\u1e9e\uac00\u1100\u1161\u11a8\u2126\u00c5")
 
 
-def characters():
-    """One table per general category of the characters that this Python knows, without surrogates."""
+def characters(database):
+    """One table per general category of the characters that the database knows, without surrogates."""
     tables = {}
     for code in range(0x110000):
-        category = unicodedata.category(chr(code))
+        category = database.category(chr(code))
         if category not in ("Cs", "Cn"):
             tables.setdefault(category, []).append(chr(code))
     return list(tables.values())
@@ -69,6 +70,16 @@ def random_string(draw, tables, special):
     return "".join(parts)
 
 
+def or_none(call):
+    """None where the library panics, as some odd mixtures make it: nothing to compare with."""
+    try:
+        return call()
+    except KeyboardInterrupt:
+        raise
+    except BaseException:  # pyo3's PanicException is no Exception
+        return None
+
+
 class HuggingFace:
     def __init__(self, folder):
         import tokenizers
@@ -77,10 +88,10 @@ class HuggingFace:
         self.special = [t.content for t in self.tokenizer.get_added_tokens_decoder().values()]
 
     def encode(self, text, add_special):
-        return self.tokenizer.encode(text, add_special_tokens=add_special).ids
+        return or_none(lambda: self.tokenizer.encode(text, add_special_tokens=add_special).ids)
 
     def decode(self, ids):
-        return self.tokenizer.decode(ids, skip_special_tokens=False)
+        return or_none(lambda: self.tokenizer.decode(ids, skip_special_tokens=False))
 
     def size(self):
         return self.tokenizer.get_vocab_size()
@@ -111,6 +122,73 @@ class Tiktoken:
         return self.encoding.n_vocab
 
 
+PATTERNS = [
+    r"\s+", r"\w+|[^\w\s]+", r"\d{1,3}+", r"\p{N}{1,3}", r"[^\S\n]+", r"\b", r"(?i:THE|ſ|k)", r"[\p{L}&&[^\p{Han}]]+", r"\S",
+    r"[a-z&&[^aeiou]]+", r"[[a-c][x-z]]+", r"[^[a-m]\s]+", r"(?<=e) ?", r"\p{Lu}\p{Ll}*", r"\P{L}+", r"\p{^L}", r"[\W_]+",
+    r" ?\p{L}++", r"\h+", r"(?:ab|a)(?=r)", r"[\u4e00-\u9fff\x{3040}-\x{30ff}]+", r".", r"^.|.$", r"\p{Greek}+", r"[\]\-\[^&]"]
+
+
+def random_parts(draw, kind):
+    """Components for a tokenizer.json; `kind` is the model's: bytes, pieces or unigram."""
+    def pattern():
+        return {"Regex": draw.choice(PATTERNS)} if draw.random() < 0.7 else {"String": draw.choice([" ", "e", "the", "\n", "."])}
+
+    normalizers = [{"type": t} for t in ("NFC", "NFD", "NFKC", "NFKD", "Lowercase")] + [
+        {"type": "Strip", "strip_left": draw.random() < 0.5, "strip_right": draw.random() < 0.5},
+        {"type": "Prepend", "prepend": draw.choice(["▁", "x "])},
+        {"type": "Replace", "pattern": pattern(), "content": draw.choice(["", "▁", "é "])}]
+    behaviors = ["Removed", "Isolated", "MergedWithPrevious", "MergedWithNext", "Contiguous"]
+    splits = [{"type": "Digits", "individual_digits": draw.random() < 0.5}, {"type": "Whitespace"}, {"type": "WhitespaceSplit"},
+              {"type": "Punctuation", "behavior": draw.choice(behaviors)}, {"type": "CharDelimiterSplit", "delimiter": "e"},
+              {"type": "Split", "pattern": pattern(), "behavior": draw.choice(behaviors), "invert": draw.random() < 0.3},
+              {"type": "Split", "pattern": pattern(), "behavior": draw.choice(behaviors), "invert": False}]
+    chosen = draw.sample(normalizers, draw.choice((0, 1, 2)))
+    # "first" looks at places in the original text, which normalizers may shift; weir looks at the normalised one.
+    scheme = draw.choice(["always", "never"] if chosen else ["always", "first", "never"])
+    metaspace = {"type": "Metaspace", "replacement": "▁", "prepend_scheme": scheme, "split": draw.random() < 0.5}
+    chain = draw.sample(splits, draw.choice((0, 1, 1, 2)))
+    if kind == "bytes":
+        chain.append({"type": "ByteLevel", "add_prefix_space": draw.random() < 0.4, "trim_offsets": True,
+                      "use_regex": draw.random() < 0.5})
+        decoder = {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True}
+    else:
+        if draw.random() < 0.7:
+            chain.insert(draw.randrange(len(chain) + 1), metaspace)
+        steps = [{"type": "Replace", "pattern": {"String": "▁"}, "content": " "}, {"type": "ByteFallback"}, {"type": "Fuse"},
+                 {"type": "Strip", "content": draw.choice([" ", "e"]), "start": draw.randrange(3), "stop": draw.randrange(3)}]
+        decoder = draw.choice([metaspace, None, {"type": "Sequence", "decoders": steps[: draw.randrange(5)]},
+                               {"type": "Sequence", "decoders": steps[draw.randrange(4):]}])
+    return {"normalizer": {"type": "Sequence", "normalizers": chosen},
+            "pre_tokenizer": {"type": "Sequence", "pretokenizers": chain} if chain else None, "decoder": decoder}
+
+
+def write_mixture(draw, folder):
+    base = draw.choice(["gpt2", "deepseek", "llama3", "llama2", "gemma", "unigram"])
+    tokenizer = json.loads((FIXTURES / "tokenizers" / base / "tokenizer.json").read_text())
+    kind = {"llama2": "pieces", "gemma": "pieces", "unigram": "unigram"}.get(base, "bytes")
+    tokenizer.update(random_parts(draw, kind))
+    for token in tokenizer["added_tokens"]:
+        spaces = token["content"].strip("\n ▁") == ""  # the library panics when such a token is taken along by another
+        for flag in ("lstrip", "rstrip", "single_word"):
+            token[flag] = not spaces and draw.random() < 0.3
+        # Not where it changes the token: the library decodes to the changed text.
+        token["normalized"] = not tokenizer["normalizer"]["normalizers"] and draw.random() < 0.3
+    model = tokenizer["model"]
+    if kind == "unigram":
+        model["byte_fallback"] = draw.random() < 0.5
+    else:
+        model["ignore_merges"] = draw.random() < 0.3
+        model["fuse_unk"] = draw.random() < 0.5
+        if kind == "pieces":
+            model["byte_fallback"] = draw.random() < 0.5
+            for name in draw.sample([n for n in model["vocab"] if n.startswith("<0x")], 3):
+                model["vocab"][name + "?"] = model["vocab"].pop(name)
+        if draw.random() < 0.3:
+            model["unk_token"] = None
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
+    return {key: tokenizer[key] for key in ("normalizer", "pre_tokenizer", "decoder")} | {"base": base}
+
+
 def weir(command, folder, options, lines):
     text = "".join(json.dumps(line) + "\n" for line in lines)
     run = subprocess.run([command, "tokenize", str(folder), "--jsonl", *options], input=text, capture_output=True,
@@ -121,10 +199,26 @@ def weir(command, folder, options, lines):
 
 
 def compare(what, inputs, expected, found):
-    differences = [i for i in range(len(inputs)) if expected[i] != found[i]]
-    for i in differences[:5]:
-        print(f"  {what} {inputs[i]!r}\n    reference {expected[i]!r}\n    weir      {found[i]!r}")
+    differences = [i for i in range(len(inputs)) if expected[i] is not None and expected[i] != found[i]]
+    for i in differences[:3]:
+        a, b = expected[i], found[i]
+        at = next((n for n in range(min(len(a), len(b))) if a[n] != b[n]), min(len(a), len(b)))
+        print(f"  {what} {inputs[i]!r}\n    at {at}: reference {a[at:at + 12]!r}, weir {b[at:at + 12]!r}")
     return len(differences)
+
+
+def check(arguments, folder, name, count, tables):
+    reference = HuggingFace(folder) if (folder / "tokenizer.json").exists() else Tiktoken(folder)
+    draw = random.Random(arguments.seed)
+    texts = [random_string(draw, tables, reference.special) for _ in range(count)]
+    ids = [[draw.randrange(reference.size()) for _ in range(draw.choice((1, 2, 5, 12)))] for _ in texts]
+    bad = 0
+    for options, add_special in ((["--special", "parse"], False), (["--special", "add"], True)):
+        expected = [reference.encode(text, add_special) for text in texts]
+        bad += compare("encode", texts, expected, weir(arguments.weir, folder, options, texts))
+    bad += compare("decode", ids, [reference.decode(x) for x in ids], weir(arguments.weir, folder, ["--ids"], ids))
+    print(f"{name}: {len(texts)} strings, {bad} differences", flush=True)
+    return bad
 
 
 def main():
@@ -132,26 +226,26 @@ def main():
     parser.add_argument("--weir", default="build/weir")
     parser.add_argument("--count", type=int, default=10000)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--mixtures", type=int, default=0)
     parser.add_argument("folders", nargs="*", type=Path)
     arguments = parser.parse_args()
     folders = arguments.folders or sorted(p.parent for name in ("tokenizer.json", "tiktoken.model")
                                           for p in FIXTURES.rglob(name))
-    tables = characters()
-    failed = False
+    tables = characters(unicodedata)
+    failed = 0
     for folder in folders:
-        reference = HuggingFace(folder) if (folder / "tokenizer.json").exists() else Tiktoken(folder)
-        draw = random.Random(arguments.seed)
-        texts = [random_string(draw, tables, reference.special) for _ in range(arguments.count)]
-        ids = [[draw.randrange(reference.size()) for _ in range(draw.choice((1, 2, 5, 12)))] for _ in texts]
-        bad = 0
-        for options, add_special in ((["--special", "parse"], False), (["--special", "add"], True)):
-            expected = [reference.encode(text, add_special) for text in texts]
-            bad += compare("encode", texts, expected, weir(arguments.weir, folder, options, texts))
-        bad += compare("decode", ids, [reference.decode(x) for x in ids],
-                       weir(arguments.weir, folder, ["--ids"], ids))
-        print(f"{folder.name}: {len(texts)} strings, {bad} differences")
-        failed = failed or bad > 0
-    sys.exit(failed)
+        failed += check(arguments, folder, folder.name, arguments.count, tables)
+    # Some rarer components of the library have tables of their own, older ones.
+    tables = characters(unicodedata.ucd_3_2_0)
+    draw = random.Random(arguments.seed)
+    with tempfile.TemporaryDirectory() as name:
+        for i in range(arguments.mixtures):
+            parts = write_mixture(draw, Path(name))
+            bad = check(arguments, Path(name), f"mixture {i}", 300, tables)
+            if bad:
+                print("  " + json.dumps(parts, ensure_ascii=False))
+            failed += bad
+    sys.exit(failed > 0)
 
 
 if __name__ == "__main__":

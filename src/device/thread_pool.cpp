@@ -12,14 +12,19 @@
 namespace weir {
 namespace {
 
-// Loops of a step follow each other within microseconds: spin that long before sleeping.
-constexpr int kSpins = 20000;
+// Loops of a step follow each other within microseconds: look for the next one that many times before sleeping.
+constexpr int kSpins = 4000;
+
+// Largest count of one ticket counter; the lower half needs room for the tickets beyond the count, one a worker.
+constexpr int64_t kMaxCount = int64_t{1} << 31;
 
 void relax() {
 #if defined(__x86_64__)
   _mm_pause();
 #endif
 }
+
+bool has_work(uint64_t ticket) { return static_cast<uint32_t>(ticket) < static_cast<uint32_t>(ticket >> 32); }
 
 }  // namespace
 
@@ -32,20 +37,22 @@ ThreadPool::~ThreadPool() {
   {
     std::lock_guard lock(mutex_);
     stop_.store(true);
-    generation_.fetch_add(1);
   }
   wake_.notify_all();
   for (std::thread& worker : workers_) worker.join();
 }
 
-void ThreadPool::drain(int thread) {
-  for (int64_t i = next_.fetch_add(1, std::memory_order_relaxed); i < count_;
-       i = next_.fetch_add(1, std::memory_order_relaxed)) {
-    call_(context_, i, thread);
-  }
+bool ThreadPool::take_one(int thread) {
+  if (!has_work(next_.load(std::memory_order_relaxed))) return false;
+  const uint64_t ticket = next_.fetch_add(1, std::memory_order_acq_rel);
+  if (!has_work(ticket)) return false;
+  call_(context_, static_cast<int64_t>(static_cast<uint32_t>(ticket)), thread);
+  done_.fetch_add(1, std::memory_order_release);
+  return true;
 }
 
 void ThreadPool::run(int64_t count, Call call, void* context) {
+  assert(count < kMaxCount);
   if (count <= 0) return;
   if (workers_.empty() || count == 1) {
     for (int64_t i = 0; i < count; ++i) call(context, i, 0);
@@ -53,16 +60,14 @@ void ThreadPool::run(int64_t count, Call call, void* context) {
   }
   call_ = call;
   context_ = context;
-  count_ = count;
-  next_.store(0, std::memory_order_relaxed);
-  busy_.store(static_cast<int>(workers_.size()), std::memory_order_relaxed);
-  generation_.fetch_add(1);  // sequentially consistent: a worker that sleeps after this sees it, else we see it asleep
-  if (asleep_.load() > 0) {
+  done_.store(0, std::memory_order_relaxed);
+  next_.store(static_cast<uint64_t>(count) << 32);  // sequentially consistent: a worker that sleeps after this sees it,
+  if (asleep_.load() > 0) {                         // else we see it asleep
     { std::lock_guard lock(mutex_); }
     wake_.notify_all();
   }
-  drain(0);
-  for (int spin = 0; busy_.load(std::memory_order_acquire) != 0; ++spin) {
+  while (take_one(0)) {}
+  for (int spin = 0; done_.load(std::memory_order_acquire) != count; ++spin) {
     if (spin < kSpins) {
       relax();
     } else {
@@ -72,22 +77,21 @@ void ThreadPool::run(int64_t count, Call call, void* context) {
 }
 
 void ThreadPool::work(int thread) {
-  uint64_t seen = 0;
   for (;;) {
-    for (int spin = 0; generation_.load(std::memory_order_acquire) == seen; ++spin) {
-      if (spin < kSpins) {
+    int spin = 0;
+    while (spin < kSpins && !stop_.load(std::memory_order_relaxed)) {
+      if (take_one(thread)) {
+        spin = 0;
+      } else {
         relax();
-        continue;
+        ++spin;
       }
-      std::unique_lock lock(mutex_);
-      asleep_.fetch_add(1);
-      wake_.wait(lock, [&] { return generation_.load() != seen; });
-      asleep_.fetch_sub(1);
     }
-    ++seen;
+    std::unique_lock lock(mutex_);
+    asleep_.fetch_add(1);
+    wake_.wait(lock, [&] { return stop_.load() || has_work(next_.load()); });
+    asleep_.fetch_sub(1);
     if (stop_.load()) return;
-    drain(thread);
-    busy_.fetch_sub(1, std::memory_order_release);
   }
 }
 

@@ -36,16 +36,16 @@ class ThreadPool {
   using Call = void (*)(void* context, int64_t index, int thread);
   void run(int64_t count, Call call, void* context);
   void work(int thread);
-  void drain(int thread);
+  bool take_one(int thread);
 
   std::vector<std::thread> workers_;
-  Call call_ = nullptr;
+  Call call_ = nullptr;  // of the loop that runs; stable while it has unfinished indices
   void* context_ = nullptr;
-  int64_t count_ = 0;
-  alignas(64) std::atomic<int64_t> next_{0};
-  alignas(64) std::atomic<uint64_t> generation_{0};  // one more for each loop
-  alignas(64) std::atomic<int> busy_{0};             // workers that have not finished this loop
-  std::atomic<int> asleep_{0};
+  // The loop's count in the upper half, the next index in the lower: a ticket says by itself whether it is good, so a
+  // worker that comes late can't mistake one loop for another, and the caller waits for indices, never for workers.
+  alignas(64) std::atomic<uint64_t> next_{0};
+  alignas(64) std::atomic<int64_t> done_{0};
+  alignas(64) std::atomic<int> asleep_{0};
   std::atomic<bool> stop_{false};
   std::mutex mutex_;
   std::condition_variable wake_;

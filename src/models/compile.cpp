@@ -490,6 +490,7 @@ class Compiler {
                      .y = routed.data,
                      .y_stride = routed.cols,
                      .max_rows = c_.options().max_rows,
+                     .workspace = moe_workspace_,
                      .activations = c_.options().activations}),
            routed);
     if (f.latent) {
@@ -506,6 +507,7 @@ class Compiler {
   const ModelSpec& spec_;
   Circuit& c_;
   Buffer cos_, sin_;
+  std::shared_ptr<MoeWorkspace> moe_workspace_ = std::make_shared<MoeWorkspace>();  // layers run one after the other
 };
 
 }  // namespace

@@ -44,6 +44,9 @@ BpeModel::BpeModel() { std::fill(std::begin(byte_tokens), std::end(byte_tokens),
 
 void BpeModel::find_word_cuts() {
   if (bytes || tokens->find(kSpacePiece) < 0) return;
+  // A character that is dropped would let its neighbours merge across the cut.
+  const bool all_bytes = std::find(std::begin(byte_tokens), std::end(byte_tokens), -1) == std::end(byte_tokens);
+  if (ranks.empty() && !unknown && !(byte_fallback && all_bytes)) return;
   for (int32_t id = 0; id < tokens->size(); ++id) {
     const std::string_view text = tokens->text(id);
     for (size_t at = text.find(kSpacePiece, 1); at != text.npos; at = text.find(kSpacePiece, at + 1)) {

@@ -57,7 +57,7 @@ struct Expr {
 
 // What a set or for statement assigns to.
 struct Target {
-  std::string name;           // of a variable, or of a namespace when `field` is given
+  std::string name;  // of a variable, or of a namespace when `field` is given
   std::string field;
   std::vector<Target> parts;  // of a tuple, when `name` is empty
 };

@@ -176,7 +176,8 @@ Value Interpreter::eval_call(const Expr& expr, const ScopePtr& scope, const Valu
   runtime_.line = expr.line;
   if (const Callable* callable = callee.callable()) return callable->call(runtime_, arguments);
   if (const std::shared_ptr<Loop> loop = callee.loop()) {
-    if (!loop->again || arguments.positional.size() != 1) runtime_.fail("this loop can't be called: it is not recursive");
+    if (!loop->again || arguments.positional.size() != 1)
+      runtime_.fail("this loop can't be called: it is not recursive");
     const auto again = loop->again;  // outlives the call
     return again(runtime_, arguments.positional[0]);
   }

@@ -16,7 +16,8 @@ Arguments rest_of(const Arguments& arguments, size_t first) {
 }
 
 const std::string& name_at(Runtime& runtime, const std::string& filter, const Arguments& arguments, size_t at) {
-  if (!arguments.positional[at].text()) runtime.fail(filter, " needs a name, not ", arguments.positional[at].type_name());
+  if (!arguments.positional[at].text())
+    runtime.fail(filter, " needs a name, not ", arguments.positional[at].type_name());
   return arguments.positional[at].text()->bytes();
 }
 
@@ -86,6 +87,7 @@ Value dotted_attribute(Runtime& runtime, const Value& object, const Value& path,
 Value apply_filter(Runtime& runtime, const std::string& name, const Value& input, const Arguments& arguments) {
   const Nest nest(runtime);
   runtime.step();
+  if (input.text()) runtime.read(input.text()->size());
   FilterFunction filter = find_text_filter(name);
   if (!filter) filter = find_list_filter(name);
   if (!filter) filter = find_choice_filter(name);

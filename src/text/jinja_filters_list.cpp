@@ -104,6 +104,7 @@ Value unique_filter(Runtime& runtime, const std::string& name, const Value& inpu
   std::vector<Value> out;
   for (Keyed& item : keyed_items(runtime, input, path_of(in, 1), in.truthy(0, false))) {
     if (Dict::key_of(item.key).empty()) runtime.fail("unique: a ", item.key.type_name(), " can't be compared here");
+    runtime.charge(192);
     if (seen.find(item.key)) continue;
     seen.put(item.key, None{});
     out.push_back(std::move(item.value));
@@ -117,8 +118,8 @@ Value extreme_filter(Runtime& runtime, const std::string& name, const Value& inp
   if (items.empty()) return Value::undefined("no aggregated item, the sequence was empty");
   size_t best = 0;
   for (size_t i = 1; i < items.size(); ++i) {
-    const bool better = name == "max" ? less(runtime, items[best].key, items[i].key)
-                                      : less(runtime, items[i].key, items[best].key);
+    const bool better =
+        name == "max" ? less(runtime, items[best].key, items[i].key) : less(runtime, items[i].key, items[best].key);
     if (better) best = i;
   }
   return items[best].value;
@@ -141,7 +142,8 @@ Value dictsort_filter(Runtime& runtime, const std::string& name, const Value& in
   if (by != "key" && by != "value") runtime.fail("dictsort: 'by' must be key or value");
   std::vector<Keyed> items;
   for (const auto& [key, value] : input.dict()->entries) {
-    items.push_back({sort_key(runtime, by == "key" ? key : value, in.truthy(0, false)), runtime.list({key, value}, true)});
+    items.push_back(
+        {sort_key(runtime, by == "key" ? key : value, in.truthy(0, false)), runtime.list({key, value}, true)});
   }
   sort_items(runtime, items, in.truthy(2, false));
   std::vector<Value> out;
@@ -193,7 +195,8 @@ Value slice_filter(Runtime& runtime, const std::string& name, const Value& input
   const int64_t slices = in.integer(0, 0);
   if (slices < 1 || slices > 10'000) runtime.fail("slice: the count must be between 1 and 10000");
   const std::vector<Value> items = items_of(runtime, input);
-  const int64_t each = static_cast<int64_t>(items.size()) / slices, longer = static_cast<int64_t>(items.size()) % slices;
+  const int64_t each = static_cast<int64_t>(items.size()) / slices,
+                longer = static_cast<int64_t>(items.size()) % slices;
   std::vector<Value> out;
   auto at = items.begin();
   for (int64_t i = 0; i < slices; ++i) {
@@ -207,9 +210,9 @@ Value slice_filter(Runtime& runtime, const std::string& name, const Value& input
 }
 
 constexpr NamedFilter kFilters[] = {
-    {"length", length_filter}, {"count", length_filter},     {"first", end_filter},       {"last", end_filter},
-    {"list", list_filter},     {"reverse", list_filter},     {"items", items_filter},     {"join", join_filter},
-    {"sort", sort_filter},     {"unique", unique_filter},    {"min", extreme_filter},     {"max", extreme_filter},
+    {"length", length_filter}, {"count", length_filter},      {"first", end_filter},       {"last", end_filter},
+    {"list", list_filter},     {"reverse", list_filter},      {"items", items_filter},     {"join", join_filter},
+    {"sort", sort_filter},     {"unique", unique_filter},     {"min", extreme_filter},     {"max", extreme_filter},
     {"sum", sum_filter},       {"dictsort", dictsort_filter}, {"groupby", groupby_filter}, {"batch", batch_filter},
     {"slice", slice_filter},
 };

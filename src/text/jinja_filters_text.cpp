@@ -9,7 +9,13 @@
 namespace weir::jinja {
 namespace {
 
+// For filters that go character by character.
+void read_characters(Runtime& runtime, const Value& input) {
+  if (input.text()) runtime.read(3 * input.text()->size());
+}
+
 Value case_filter(Runtime& runtime, const std::string& name, const Value& input, const Arguments& arguments) {
+  read_characters(runtime, input);
   const Bound none(runtime, name, arguments, {});
   const Text text = to_text(runtime, input);
   if (name == "upper") return runtime.text(map_case(text, Case::kUpper));
@@ -41,6 +47,7 @@ Value string_filter(Runtime& runtime, const std::string& name, const Value& inpu
 }
 
 Value escape_filter(Runtime& runtime, const std::string& name, const Value& input, const Arguments& arguments) {
+  read_characters(runtime, input);
   const Bound none(runtime, name, arguments, {});
   return runtime.text(escape_html(to_text(runtime, input)));
 }
@@ -63,6 +70,7 @@ Value center_filter(Runtime& runtime, const std::string& name, const Value& inpu
 }
 
 Value wordcount_filter(Runtime& runtime, const std::string& name, const Value& input, const Arguments& arguments) {
+  read_characters(runtime, input);
   const Bound none(runtime, name, arguments, {});
   const Text text = to_text(runtime, input);
   int64_t count = 0;
@@ -107,6 +115,7 @@ Value format_filter(Runtime& runtime, const std::string& name, const Value& inpu
 }
 
 Value urlencode_filter(Runtime& runtime, const std::string& name, const Value& input, const Arguments& arguments) {
+  read_characters(runtime, input);
   const Bound none(runtime, name, arguments, {});
   TextBuilder out;
   const Text text = to_text(runtime, input);
@@ -263,15 +272,15 @@ Value attr_filter(Runtime& runtime, const std::string& name, const Value& input,
 }
 
 constexpr NamedFilter kFilters[] = {
-    {"upper", case_filter},         {"lower", case_filter},         {"capitalize", case_filter},
-    {"title", case_filter},         {"trim", trim_filter},          {"replace", replace_filter},
-    {"string", string_filter},      {"safe", string_filter},        {"pprint", string_filter},
-    {"escape", escape_filter},      {"e", escape_filter},           {"forceescape", escape_filter},
-    {"indent", indent_filter},      {"center", center_filter},      {"wordcount", wordcount_filter},
-    {"truncate", truncate_filter},  {"format", format_filter},      {"urlencode", urlencode_filter},
-    {"tojson", tojson_filter},      {"abs", abs_filter},            {"int", int_filter},
-    {"float", float_filter},        {"round", round_filter},        {"default", default_filter},
-    {"d", default_filter},          {"attr", attr_filter},
+    {"upper", case_filter},        {"lower", case_filter},    {"capitalize", case_filter},
+    {"title", case_filter},        {"trim", trim_filter},     {"replace", replace_filter},
+    {"string", string_filter},     {"safe", string_filter},   {"pprint", string_filter},
+    {"escape", escape_filter},     {"e", escape_filter},      {"forceescape", escape_filter},
+    {"indent", indent_filter},     {"center", center_filter}, {"wordcount", wordcount_filter},
+    {"truncate", truncate_filter}, {"format", format_filter}, {"urlencode", urlencode_filter},
+    {"tojson", tojson_filter},     {"abs", abs_filter},       {"int", int_filter},
+    {"float", float_filter},       {"round", round_filter},   {"default", default_filter},
+    {"d", default_filter},         {"attr", attr_filter},
 };
 
 }  // namespace

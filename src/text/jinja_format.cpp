@@ -112,7 +112,10 @@ class JsonPrinter {
 
   void print(const Value& value, int level) {
     runtime_.step();
-    if (const Text* text = value.text()) return append_json_string(*text, style_.ensure_ascii, out_);
+    if (const Text* text = value.text()) {
+      runtime_.read(text->size());
+      return append_json_string(*text, style_.ensure_ascii, out_);
+    }
     if (const List* list = value.list()) return print_list(*list, level);
     if (const Dict* dict = value.dict()) return print_dict(*dict, level);
     out_.append(scalar(value), Origin::kValue);

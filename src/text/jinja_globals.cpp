@@ -34,7 +34,8 @@ Dict entries(Runtime& runtime, const std::string& what, const Arguments& argumen
     } else {
       for (const Value& pair : items_of(runtime, from)) {
         const std::vector<Value> parts = items_of(runtime, pair);
-        if (parts.size() != 2 || Dict::key_of(parts[0]).empty()) runtime.fail(what, " needs pairs of a key and a value");
+        if (parts.size() != 2 || Dict::key_of(parts[0]).empty())
+          runtime.fail(what, " needs pairs of a key and a value");
         dict.put(parts[0], parts[1]);
       }
     }

@@ -11,8 +11,8 @@ using Kind = Statement::Kind;
 
 Template Template::compile(std::string name, std::string_view source, Limits limits) {
   if (source.size() > limits.source_bytes) {
-    throw TemplateError(concat(name, ": the template has ", source.size(), " bytes; ", limits.source_bytes,
-                               " are allowed"), false);
+    throw TemplateError(
+        concat(name, ": the template has ", source.size(), " bytes; ", limits.source_bytes, " are allowed"), false);
   }
   if (!valid_utf8(source)) throw TemplateError(concat(name, ": the template is not UTF-8"), false);
   auto body = std::make_shared<MacroBody>();

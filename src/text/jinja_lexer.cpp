@@ -43,7 +43,9 @@ class Lexer {
   }
 
  private:
-  [[noreturn]] void fail(const std::string& what) const { throw TemplateError(concat(name_, ":", line_, ": ", what), false); }
+  [[noreturn]] void fail(const std::string& what) const {
+    throw TemplateError(concat(name_, ":", line_, ": ", what), false);
+  }
 
   bool see(std::string_view text) const { return source_.compare(at_, text.size(), text) == 0; }
   char peek(size_t ahead = 0) const { return at_ + ahead < source_.size() ? source_[at_ + ahead] : '\0'; }
@@ -248,8 +250,9 @@ class Lexer {
       base = mark == 'x' ? 16 : mark == 'b' ? 2 : 8;
       at_ += 2;
     }
-    std::string text = digits(base == 16 ? [](char c) { return is_digit(c) || ((c | 0x20) >= 'a' && (c | 0x20) <= 'f'); }
-                                         : [](char c) { return is_digit(c); });
+    std::string text =
+        digits(base == 16 ? [](char c) { return is_digit(c) || ((c | 0x20) >= 'a' && (c | 0x20) <= 'f'); }
+                          : [](char c) { return is_digit(c); });
     bool whole = true;
     const bool after_dot = !tokens_.empty() && tokens_.back().is(".");  // x.0.1 is x[0][1]
     if (base == 10 && !after_dot) {
@@ -272,7 +275,8 @@ class Lexer {
     const char* end = text.data() + text.size();
     const auto read = whole ? std::from_chars(text.data(), end, token.integer, base)
                             : std::from_chars(text.data(), end, token.number);
-    if (read.ec != std::errc() || read.ptr != end) fail(concat("number ", printable(text), " is malformed or too large"));
+    if (read.ec != std::errc() || read.ptr != end)
+      fail(concat("number ", printable(text), " is malformed or too large"));
   }
 
   void string(char quote) {
@@ -310,7 +314,8 @@ class Lexer {
       const char* begin = source_.data() + std::min(at + 1, source_.size());
       const char* end = source_.data() + std::min(at + 1 + count, source_.size());
       const auto read = std::from_chars(begin, end, code, 16);
-      if (read.ec != std::errc() || read.ptr != begin + count || code > 0x10FFFF) fail("a string has a malformed escape");
+      if (read.ec != std::errc() || read.ptr != begin + count || code > 0x10FFFF)
+        fail("a string has a malformed escape");
       append_utf8(out, code);
       return at + count;
     }

@@ -10,8 +10,19 @@
 namespace weir::jinja {
 
 struct Token {
-  enum class Kind { kData, kVariableBegin, kVariableEnd, kBlockBegin, kBlockEnd, kName, kString, kInteger, kFloat,
-                    kOperator, kEnd };
+  enum class Kind {
+    kData,
+    kVariableBegin,
+    kVariableEnd,
+    kBlockBegin,
+    kBlockEnd,
+    kName,
+    kString,
+    kInteger,
+    kFloat,
+    kOperator,
+    kEnd
+  };
   Kind kind = Kind::kEnd;
   int line = 0;
   std::string text;  // of kString: unescaped; of kOperator: the operator

@@ -24,7 +24,7 @@ int64_t find(const Text& text, const Bound& in, bool last) {
   const size_t end = character_offset(text, clamp(in.integer(2, length)));
   if (begin > end || end - begin < part.size()) return -1;
   const std::string_view window = std::string_view(text.bytes()).substr(0, end);
-  const size_t at = last ? window.rfind(part.bytes()) : window.find(part.bytes(), begin);
+  const size_t at = last ? find_last(window, part.bytes()) : find_first(window, part.bytes(), begin);
   if (at == std::string_view::npos || at < begin) return -1;
   return static_cast<int64_t>(count_characters(window.substr(0, at)));
 }
@@ -77,7 +77,7 @@ bool is_title_text(const Text& text) {
 
 Value partition(Runtime& runtime, const Text& text, const Text& separator, bool last) {
   if (separator.empty()) runtime.fail("empty separator");
-  const size_t at = last ? text.bytes().rfind(separator.bytes()) : text.bytes().find(separator.bytes());
+  const size_t at = last ? find_last(text.bytes(), separator.bytes()) : find_first(text.bytes(), separator.bytes(), 0);
   if (at == std::string::npos) {
     return last ? texts(runtime, {Text(), Text(), text}, true) : texts(runtime, {text, Text(), Text()}, true);
   }
@@ -110,6 +110,7 @@ Value zero_fill(Runtime& runtime, const Text& text, int64_t width) {
 using Method = Value (*)(Runtime&, const std::string& name, const Text&, const Arguments&);
 
 Value case_method(Runtime& runtime, const std::string& name, const Text& text, const Arguments& arguments) {
+  runtime.read(3 * text.size());  // character by character
   const Bound none(runtime, name, arguments, {});
   if (name == "upper") return runtime.text(map_case(text, Case::kUpper));
   if (name == "lower") return runtime.text(map_case(text, Case::kLower));
@@ -120,6 +121,7 @@ Value case_method(Runtime& runtime, const std::string& name, const Text& text, c
 }
 
 Value is_method(Runtime& runtime, const std::string& name, const Text& text, const Arguments& arguments) {
+  runtime.read(3 * text.size());  // character by character
   const Bound none(runtime, name, arguments, {});
   if (name == "isalpha") return all_characters(text, is_letter);
   if (name == "isalnum") return all_characters(text, [](char32_t c) { return is_letter(c) || is_number(c); });
@@ -188,25 +190,55 @@ struct NamedMethod {
   std::string_view name;
   Method call;
 };
-constexpr NamedMethod kTextMethods[] = {
-    {"upper", case_method},       {"lower", case_method},      {"casefold", case_method}, {"capitalize", case_method},
-    {"swapcase", case_method},    {"title", case_method},      {"isalpha", is_method},    {"isalnum", is_method},
-    {"isspace", is_method},       {"isnumeric", is_method},    {"isdigit", is_method},    {"isdecimal", is_method},
-    {"isascii", is_method},       {"istitle", is_method},      {"isupper", is_method},    {"islower", is_method},
-    {"strip", strip_method},      {"lstrip", strip_method},    {"rstrip", strip_method},  {"split", split_method},
-    {"rsplit", split_method},     {"find", find_method},       {"rfind", find_method},    {"index", find_method},
-    {"rindex", find_method},      {"count", find_method},      {"ljust", justify},        {"rjust", justify},
-    {"center", justify},          {"startswith", other_method}, {"endswith", other_method}, {"replace", other_method},
-    {"splitlines", other_method}, {"join", other_method},      {"zfill", other_method},   {"partition", other_method},
-    {"rpartition", other_method}, {"removeprefix", other_method}, {"removesuffix", other_method}};
+constexpr NamedMethod kTextMethods[] = {{"upper", case_method},
+                                        {"lower", case_method},
+                                        {"casefold", case_method},
+                                        {"capitalize", case_method},
+                                        {"swapcase", case_method},
+                                        {"title", case_method},
+                                        {"isalpha", is_method},
+                                        {"isalnum", is_method},
+                                        {"isspace", is_method},
+                                        {"isnumeric", is_method},
+                                        {"isdigit", is_method},
+                                        {"isdecimal", is_method},
+                                        {"isascii", is_method},
+                                        {"istitle", is_method},
+                                        {"isupper", is_method},
+                                        {"islower", is_method},
+                                        {"strip", strip_method},
+                                        {"lstrip", strip_method},
+                                        {"rstrip", strip_method},
+                                        {"split", split_method},
+                                        {"rsplit", split_method},
+                                        {"find", find_method},
+                                        {"rfind", find_method},
+                                        {"index", find_method},
+                                        {"rindex", find_method},
+                                        {"count", find_method},
+                                        {"ljust", justify},
+                                        {"rjust", justify},
+                                        {"center", justify},
+                                        {"startswith", other_method},
+                                        {"endswith", other_method},
+                                        {"replace", other_method},
+                                        {"splitlines", other_method},
+                                        {"join", other_method},
+                                        {"zfill", other_method},
+                                        {"partition", other_method},
+                                        {"rpartition", other_method},
+                                        {"removeprefix", other_method},
+                                        {"removesuffix", other_method}};
 
 Value text_attribute(Runtime& runtime, const Value& object, std::string_view name) {
   for (const NamedMethod& method : kTextMethods) {
     if (method.name != name) continue;
-    return make_method(runtime, std::string(name), object,
-                       [call = method.call, key = std::string(name)](Runtime& r, const Value& self, const Arguments& a) {
-                         return call(r, key, *self.text(), a);
-                       });
+    return make_method(
+        runtime, std::string(name), object,
+        [call = method.call, key = std::string(name)](Runtime& r, const Value& self, const Arguments& a) {
+          r.read(self.text()->size());
+          return call(r, key, *self.text(), a);
+        });
   }
   return {};
 }
@@ -332,10 +364,11 @@ Value item(Runtime& runtime, const Value& object, const Value& key) {
   if (whole && (object.list() || object.text())) {
     const int64_t length = length_of(runtime, object);
     const int64_t index = key.integer() < 0 ? key.integer() + length : key.integer();
-    if (index < 0 || index >= length) return Value::undefined(object.type_name() + " object has no element " +
-                                                              std::to_string(key.integer()));
+    if (index < 0 || index >= length)
+      return Value::undefined(object.type_name() + " object has no element " + std::to_string(key.integer()));
     if (const List* list = object.list()) return list->items[index];
     const Text& text = *object.text();
+    if (!text.ascii()) runtime.read(text.size());
     return runtime.text(text.slice(character_offset(text, index), character_offset(text, index + 1)));
   }
   if (const Text* name = key.text()) {

@@ -3,7 +3,7 @@
 #include <limits>
 
 #include "text/jinja_runtime.h"
-#include "text/jinja_unicode.h"
+#include "text/jinja_strings.h"
 #include "text/jinja_value.h"
 
 namespace weir::jinja {
@@ -166,7 +166,10 @@ bool equal(Runtime& runtime, const Value& a, const Value& b) {
     if (!a.is_double() && !b.is_double()) return a.integer() == b.integer();
     return a.number() == b.number();
   }
-  if (a.text() && b.text()) return a.text()->bytes() == b.text()->bytes();
+  if (a.text() && b.text()) {
+    if (a.text()->size() == b.text()->size()) runtime.read(a.text()->size());
+    return a.text()->bytes() == b.text()->bytes();
+  }
   if (a.list() && b.list()) return equal_lists(runtime, *a.list(), *b.list());
   if (a.dict() && b.dict()) return equal_dicts(runtime, *a.dict(), *b.dict());
   if (a.space() || b.space()) return a.space() == b.space();
@@ -181,7 +184,10 @@ bool less(Runtime& runtime, const Value& a, const Value& b) {
     if (!a.is_double() && !b.is_double()) return a.integer() < b.integer();
     return a.number() < b.number();
   }
-  if (a.text() && b.text()) return a.text()->bytes() < b.text()->bytes();  // UTF-8 sorts as code points do
+  if (a.text() && b.text()) {
+    runtime.read(std::min(a.text()->size(), b.text()->size()));
+    return a.text()->bytes() < b.text()->bytes();  // UTF-8 sorts as code points do
+  }
   if (a.list() && b.list() && a.list()->tuple == b.list()->tuple) {
     const std::vector<Value>&x = a.list()->items, &y = b.list()->items;
     for (size_t i = 0; i < std::min(x.size(), y.size()); ++i) {
@@ -198,8 +204,8 @@ bool contains(Runtime& runtime, const Value& container, const Value& item) {
       if (item.is_undefined()) runtime.fail_undefined(item);
       runtime.fail("'in <string>' requires a string, not ", item.type_name());
     }
-    runtime.step(static_cast<int64_t>(text->size() / 64));
-    return text->bytes().find(item.text()->bytes()) != std::string::npos;
+    runtime.read(text->size());
+    return find_first(text->bytes(), item.text()->bytes(), 0) != std::string::npos;
   }
   if (const Dict* dict = container.dict()) return dict->find(item) != nullptr;
   if (const List* list = container.list()) {
@@ -245,11 +251,12 @@ Value slice(Runtime& runtime, const Value& object, const Value& start, const Val
   const bool back = by < 0;
   const int64_t first = clamp_bound(bound_of(runtime, start, back ? kFar : 0), length, back);
   const Value& end = stop;
-  const int64_t last = end.is_none() || end.is_undefined() ? (back ? -1 : length)
-                                                           : clamp_bound(bound_of(runtime, end, 0), length, back);
+  const int64_t last =
+      end.is_none() || end.is_undefined() ? (back ? -1 : length) : clamp_bound(bound_of(runtime, end, 0), length, back);
   if (const Text* text = object.text()) {
     if (by == 1) {
       if (first >= last) return runtime.text(Text());
+      if (!text->ascii()) runtime.read(2 * text->size());
       return runtime.text(text->slice(character_offset(*text, first), character_offset(*text, last)));
     }
     runtime.step(length);
@@ -303,7 +310,7 @@ int64_t length_of(Runtime& runtime, const Value& value) {
   if (const Dict* dict = value.dict()) return static_cast<int64_t>(dict->entries.size());
   if (const Text* text = value.text()) {
     if (text->ascii()) return static_cast<int64_t>(text->size());
-    runtime.step(static_cast<int64_t>(text->size() / 64));
+    runtime.read(text->size());
     return static_cast<int64_t>(count_characters(text->bytes()));
   }
   runtime.fail("object of type '", value.type_name(), "' has no len()");

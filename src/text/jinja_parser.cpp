@@ -142,8 +142,8 @@ ExprPtr Parser::not_expression() {
 ExprPtr Parser::comparison() {
   using Compare = Expr::Compare;
   static constexpr std::pair<std::string_view, Compare> kOperators[] = {
-      {"==", Compare::kEqual},     {"!=", Compare::kNotEqual}, {"<=", Compare::kLessEqual},
-      {">=", Compare::kGreaterEqual}, {"<", Compare::kLess},   {">", Compare::kGreater}};
+      {"==", Compare::kEqual},        {"!=", Compare::kNotEqual}, {"<=", Compare::kLessEqual},
+      {">=", Compare::kGreaterEqual}, {"<", Compare::kLess},      {">", Compare::kGreater}};
   ExprPtr left = sum();
   ExprPtr made;
   for (;;) {

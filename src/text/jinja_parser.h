@@ -32,8 +32,8 @@ class Parser {
 
   // Statements.
   using Ends = std::vector<std::string_view>;
-  Block block(const Ends& ends);         // up to {% END, whose name is left for the caller
-  Block body(std::string_view end);      // up to {% END %}, all of it taken
+  Block block(const Ends& ends);     // up to {% END, whose name is left for the caller
+  Block body(std::string_view end);  // up to {% END %}, all of it taken
   void statement(Block& out);
   void if_statement(Statement& made);
   void for_statement(Statement& made);
@@ -75,7 +75,7 @@ class Parser {
   std::vector<Token> tokens_;
   size_t at_ = 0;
   int depth_ = 0;
-  int loops_ = 0;  // open for statements of this macro
+  int loops_ = 0;                   // open for statements of this macro
   std::vector<MacroBody*> macros_;  // being parsed, innermost last
 };
 

@@ -43,6 +43,8 @@ class Runtime {
     steps_ += count;
     if (steps_ > limits_.steps) fail("the template needs more than ", limits_.steps, " steps");
   }
+  // Before reading a string through.
+  void read(size_t bytes) { step(static_cast<int64_t>(bytes / 32)); }
   void charge(size_t bytes) {
     bytes_ += bytes;
     if (bytes_ > limits_.string_bytes) fail("the template makes more than ", limits_.string_bytes, " bytes of strings");

@@ -1,5 +1,7 @@
 #include "text/jinja_strings.h"
 
+#include <cstring>
+
 namespace weir::jinja {
 namespace {
 
@@ -20,6 +22,18 @@ bool breaks_line(char32_t c) {
 }
 
 }  // namespace
+
+size_t find_first(std::string_view text, std::string_view part, size_t from) {
+  if (from > text.size()) return std::string_view::npos;
+  const void* found = memmem(text.data() + from, text.size() - from, part.data(), part.size());
+  return found ? static_cast<const char*>(found) - text.data() : std::string_view::npos;
+}
+
+size_t find_last(std::string_view text, std::string_view part) {
+  const std::string backwards(text.rbegin(), text.rend()), wanted(part.rbegin(), part.rend());
+  const size_t at = find_first(backwards, wanted, 0);
+  return at == std::string_view::npos ? at : text.size() - at - part.size();
+}
 
 Text strip(const Text& text, const Text* characters, bool left, bool right) {
   const std::string& bytes = text.bytes();
@@ -59,7 +73,7 @@ Text replace(Runtime& runtime, const Text& text, const Text& from, const Text& t
     return out.take();
   }
   size_t at = 0;
-  for (size_t found; count != 0 && (found = bytes.find(from.bytes(), at)) != std::string::npos; --count) {
+  for (size_t found; count != 0 && (found = find_first(bytes, from.bytes(), at)) != std::string::npos; --count) {
     out.append(text, at, found);
     put();
     at = found + from.size();
@@ -73,19 +87,19 @@ std::vector<Text> split(Runtime& runtime, const Text& text, const Text* separato
   std::vector<std::pair<size_t, size_t>> gaps;  // what separates the parts
   if (separator) {
     if (separator->empty()) runtime.fail("empty separator");
-    size_t end = bytes.size();
     if (from_right) {
-      while (end >= separator->size() && static_cast<int64_t>(gaps.size()) != most) {
-        const size_t at = bytes.rfind(separator->bytes(), end - separator->size());
+      const std::string backwards(bytes.rbegin(), bytes.rend());
+      const std::string wanted(separator->bytes().rbegin(), separator->bytes().rend());
+      for (size_t at = 0; static_cast<int64_t>(gaps.size()) != most; at += wanted.size()) {
+        at = find_first(backwards, wanted, at);
         if (at == std::string::npos) break;
-        gaps.emplace_back(at, at + separator->size());
-        end = at;
+        gaps.emplace_back(bytes.size() - at - wanted.size(), bytes.size() - at);
         runtime.step();
       }
       std::reverse(gaps.begin(), gaps.end());
     } else {
       for (size_t at = 0; static_cast<int64_t>(gaps.size()) != most; at = gaps.back().second) {
-        at = bytes.find(separator->bytes(), at);
+        at = find_first(bytes, separator->bytes(), at);
         if (at == std::string::npos) break;
         gaps.emplace_back(at, at + separator->size());
         runtime.step();
@@ -162,8 +176,7 @@ Text title(const Text& text, bool as_method) {
   bool start = true;
   return map_characters(text, [&](std::string& out, char32_t c) {
     append_case(out, c, start ? (as_method ? Case::kTitle : Case::kUpper) : Case::kLower);
-    start = as_method ? !is_cased(c)
-                      : is_space(c) || c == '-' || c == '(' || c == '{' || c == '[' || c == '<';
+    start = as_method ? !is_cased(c) : is_space(c) || c == '-' || c == '(' || c == '{' || c == '[' || c == '<';
   });
 }
 
@@ -245,7 +258,8 @@ Text join(Runtime& runtime, const std::vector<Value>& items, const Text& separat
 size_t count_of(const Text& text, const Text& part) {
   if (part.empty()) return count_characters(text.bytes()) + 1;
   size_t count = 0;
-  for (size_t at = 0; (at = text.bytes().find(part.bytes(), at)) != std::string::npos; at += part.size()) ++count;
+  for (size_t at = 0; (at = find_first(text.bytes(), part.bytes(), at)) != std::string::npos; at += part.size())
+    ++count;
   return count;
 }
 

@@ -45,9 +45,12 @@ const NamedTest kTests[] = {
     {"number", 0, [](Runtime&, const Value& v, const Value&) { return v.is_number(); }},
     {"string", 0, [](Runtime&, const Value& v, const Value&) { return v.is_text(); }},
     {"mapping", 0, [](Runtime&, const Value& v, const Value&) { return v.dict() != nullptr; }},
-    {"sequence", 0, [](Runtime&, const Value& v, const Value&) { return v.text() || v.list() || v.dict() || v.is_undefined(); }},
-    {"iterable", 0, [](Runtime&, const Value& v, const Value&) { return v.text() || v.list() || v.dict() || v.is_undefined(); }},
-    {"callable", 0, [](Runtime&, const Value& v, const Value&) { return v.callable() || v.loop() || v.is_undefined(); }},
+    {"sequence", 0,
+     [](Runtime&, const Value& v, const Value&) { return v.text() || v.list() || v.dict() || v.is_undefined(); }},
+    {"iterable", 0,
+     [](Runtime&, const Value& v, const Value&) { return v.text() || v.list() || v.dict() || v.is_undefined(); }},
+    {"callable", 0,
+     [](Runtime&, const Value& v, const Value&) { return v.callable() || v.loop() || v.is_undefined(); }},
     {"odd", 0, [](Runtime& r, const Value& v, const Value&) { return whole(r, v) % 2 != 0; }},
     {"even", 0, [](Runtime& r, const Value& v, const Value&) { return whole(r, v) % 2 == 0; }},
     {"upper", 0, [](Runtime& r, const Value& v, const Value&) { return is_cased_as(r, v, "isupper"); }},
@@ -76,7 +79,7 @@ const NamedTest kTests[] = {
 
 std::string_view plain_name(std::string_view name) {
   static constexpr std::pair<std::string_view, std::string_view> kAliases[] = {
-      {"equalto", "eq"}, {"==", "eq"}, {"!=", "ne"},       {"lessthan", "lt"}, {"<", "lt"},
+      {"equalto", "eq"}, {"==", "eq"}, {"!=", "ne"},          {"lessthan", "lt"}, {"<", "lt"},
       {"<=", "le"},      {">=", "ge"}, {"greaterthan", "gt"}, {">", "gt"}};
   for (const auto& [alias, meaning] : kAliases) {
     if (alias == name) return meaning;
@@ -96,7 +99,7 @@ bool apply_test(Runtime& runtime, const std::string& name, const Value& input, c
       runtime.fail("the test ", name, " takes ", test.arguments, " arguments, got ", given);
     }
     const Value none;
-    const Value& other = test.arguments == 0 ? none
+    const Value& other = test.arguments == 0       ? none
                          : arguments.named.empty() ? arguments.positional[0]
                                                    : arguments.named[0].second;
     return test.call(runtime, input, other);

@@ -16,16 +16,24 @@ struct SpecialCase {
   std::string_view upper, title;
 };
 constexpr std::array kSpecialCases = {
-    SpecialCase{0xDF, "SS", "Ss"},           SpecialCase{0x149, "\u02BCN", "\u02BCN"},
-    SpecialCase{0x1F0, "J\u030C", "J\u030C"}, SpecialCase{0x390, "\u0399\u0308\u0301", "\u0399\u0308\u0301"},
+    SpecialCase{0xDF, "SS", "Ss"},
+    SpecialCase{0x149, "\u02BCN", "\u02BCN"},
+    SpecialCase{0x1F0, "J\u030C", "J\u030C"},
+    SpecialCase{0x390, "\u0399\u0308\u0301", "\u0399\u0308\u0301"},
     SpecialCase{0x3B0, "\u03A5\u0308\u0301", "\u03A5\u0308\u0301"},
     SpecialCase{0x587, "\u0535\u0552", "\u0535\u0582"},
-    SpecialCase{0x1E96, "H\u0331", "H\u0331"}, SpecialCase{0x1E97, "T\u0308", "T\u0308"},
-    SpecialCase{0x1E98, "W\u030A", "W\u030A"}, SpecialCase{0x1E99, "Y\u030A", "Y\u030A"},
-    SpecialCase{0x1E9A, "A\u02BE", "A\u02BE"}, SpecialCase{0xFB00, "FF", "Ff"},
-    SpecialCase{0xFB01, "FI", "Fi"},         SpecialCase{0xFB02, "FL", "Fl"},
-    SpecialCase{0xFB03, "FFI", "Ffi"},       SpecialCase{0xFB04, "FFL", "Ffl"},
-    SpecialCase{0xFB05, "ST", "St"},         SpecialCase{0xFB06, "ST", "St"},
+    SpecialCase{0x1E96, "H\u0331", "H\u0331"},
+    SpecialCase{0x1E97, "T\u0308", "T\u0308"},
+    SpecialCase{0x1E98, "W\u030A", "W\u030A"},
+    SpecialCase{0x1E99, "Y\u030A", "Y\u030A"},
+    SpecialCase{0x1E9A, "A\u02BE", "A\u02BE"},
+    SpecialCase{0xFB00, "FF", "Ff"},
+    SpecialCase{0xFB01, "FI", "Fi"},
+    SpecialCase{0xFB02, "FL", "Fl"},
+    SpecialCase{0xFB03, "FFI", "Ffi"},
+    SpecialCase{0xFB04, "FFL", "Ffl"},
+    SpecialCase{0xFB05, "ST", "St"},
+    SpecialCase{0xFB06, "ST", "St"},
 };
 
 }  // namespace

@@ -69,6 +69,8 @@ const std::string* Value::undefined_message() const {
   return held ? held->what.get() : nullptr;
 }
 
+constexpr size_t kMaxKey = 65536;
+
 std::string Dict::key_of(const Value& key) {
   if (const Text* text = key.text()) return "s" + text->bytes();
   if (key.is_none()) return "n";
@@ -84,6 +86,7 @@ std::string Dict::key_of(const Value& key) {
       const std::string inner = key_of(part);
       if (inner.empty()) return "";
       out += std::to_string(inner.size()) + ":" + inner;
+      if (out.size() > kMaxKey) return "";  // tuples that share tuples grow exponentially
     }
     return out;
   }

@@ -105,7 +105,7 @@ struct Dict {
 
   const Value* find(const Value& key) const;
   const Value* find(std::string_view key) const;
-  void put(Value key, Value value);          // replaces the value of an equal key
+  void put(Value key, Value value);             // replaces the value of an equal key
   static std::string key_of(const Value& key);  // "" for what can't be a key
 };
 

@@ -19,17 +19,18 @@ class Reader {
   std::unique_ptr<TokenizerParts> read() {
     const auto count = static_cast<int64_t>(data_.tokens.size());
     if (count == 0 || count > kMaxTokens) {
-      fail(data_.file, ": field tokenizer.ggml.tokens: ", count, " tokens; expected 1 to ", kMaxTokens);
+      fail(data_.file, ": field 'tokenizer.ggml.tokens': ", count, " tokens; expected 1 to ", kMaxTokens);
     }
     if (!data_.types.empty() && data_.types.size() != data_.tokens.size()) {
-      fail(data_.file, ": field tokenizer.ggml.token_type: ", data_.types.size(), " types for ", count, " tokens");
+      fail(data_.file, ": field 'tokenizer.ggml.token_type': ", data_.types.size(), " types for ", count, " tokens");
     }
     if (data_.model == "llama") {
       read_llama();
     } else if (data_.model == "gpt2") {
       read_gpt2();
     } else {
-      fail(data_.file, ": field tokenizer.ggml.model: ", printable(data_.model), " is not supported (gpt2, llama are)");
+      fail(data_.file, ": field 'tokenizer.ggml.model': ", printable(data_.model),
+           " is not supported (gpt2, llama are)");
     }
     parts_->model = std::move(bpe_);
     find_specials();
@@ -41,7 +42,7 @@ class Reader {
 
   void add_token(size_t id, std::string_view text, bool findable) {
     if (text.size() > kMaxTokenBytes) {
-      fail(data_.file, ": field tokenizer.ggml.tokens[", id, "]: ", text.size(), " bytes; the limit is ",
+      fail(data_.file, ": field 'tokenizer.ggml.tokens[", id, "]': ", text.size(), " bytes; the limit is ",
            kMaxTokenBytes);
     }
     if (is_utf8(text) || bpe_->bytes) {
@@ -70,7 +71,7 @@ class Reader {
       }
       if (token.content.empty()) continue;
       if (token.content.size() > kMaxAddedTokenBytes) {
-        fail(data_.file, ": field tokenizer.ggml.tokens[", id, "]: a special token of ", token.content.size(),
+        fail(data_.file, ": field 'tokenizer.ggml.tokens[", id, "]': a special token of ", token.content.size(),
              " bytes; the limit is ", kMaxAddedTokenBytes);
       }
       parts_->added_ids.emplace(token.content, token.id);
@@ -82,13 +83,13 @@ class Reader {
   void read_llama() {
     common();
     if (data_.scores.size() != data_.tokens.size()) {
-      fail(data_.file, ": field tokenizer.ggml.scores: ", data_.scores.size(), " scores for ", data_.tokens.size(),
+      fail(data_.file, ": field 'tokenizer.ggml.scores': ", data_.scores.size(), " scores for ", data_.tokens.size(),
            " tokens");
     }
     for (size_t id = 0; id < data_.tokens.size(); ++id) {
       const std::string& text = data_.tokens[id];
       add_token(id, text, true);
-      if (std::isnan(data_.scores[id])) fail(data_.file, ": field tokenizer.ggml.scores[", id, "]: not a number");
+      if (std::isnan(data_.scores[id])) fail(data_.file, ": field 'tokenizer.ggml.scores[", id, "]': not a number");
       // The highest score first, as an ascending unsigned integer.
       const auto bits = std::bit_cast<uint32_t>(data_.scores[id] + 0.f);
       bpe_->ranks.push_back(bits >> 31 != 0 ? bits : ~(bits | 0x80000000u));
@@ -131,7 +132,7 @@ class Reader {
     }
     if (data_.merges.empty()) {
       // Kimi's ranks are its merges; other files need them.
-      if (data_.pre != "kimi-k2") fail(data_.file, ": field tokenizer.ggml.merges: expected merges, found none");
+      if (data_.pre != "kimi-k2") fail(data_.file, ": field 'tokenizer.ggml.merges': expected merges, found none");
       bpe_->whole_pieces = true;
       for (size_t id = 0; id < data_.tokens.size(); ++id) bpe_->ranks.push_back(static_cast<uint32_t>(id));
     }
@@ -147,14 +148,14 @@ class Reader {
 
   void read_merges() {
     if (static_cast<int64_t>(data_.merges.size()) > kMaxMerges) {
-      fail(data_.file, ": field tokenizer.ggml.merges: more than ", kMaxMerges);
+      fail(data_.file, ": field 'tokenizer.ggml.merges': more than ", kMaxMerges);
     }
     bpe_->pairs.reserve(data_.merges.size());
     std::string left, right;
     for (size_t rank = 0; rank < data_.merges.size(); ++rank) {
       const std::string_view merge = data_.merges[rank];
       const auto refuse = [&](std::string_view why) {
-        fail(data_.file, ": field tokenizer.ggml.merges[", rank, "]: ", printable(merge), ": ", why);
+        fail(data_.file, ": field 'tokenizer.ggml.merges[", rank, "]': ", printable(merge), ": ", why);
       };
       const size_t space = merge.find(' ', 1);  // as llama.cpp splits it
       if (space == merge.npos || !is_utf8(merge)) refuse("expected two tokens with a space between");
@@ -171,7 +172,7 @@ class Reader {
   std::optional<int32_t> checked(std::string_view key, const std::optional<int64_t>& id) const {
     if (!id) return std::nullopt;
     if (*id < 0 || *id >= static_cast<int64_t>(data_.tokens.size())) {
-      fail(data_.file, ": field tokenizer.ggml.", key, ": ", *id, "; expected an id below ", data_.tokens.size());
+      fail(data_.file, ": field 'tokenizer.ggml.", key, "': ", *id, "; expected an id below ", data_.tokens.size());
     }
     return static_cast<int32_t>(*id);
   }

@@ -60,7 +60,7 @@ GgufPreTokenizer gguf_pre_tokenizer(std::string_view name, const std::string& fi
   for (const Known& entry : known()) {
     if (std::find(entry.names.begin(), entry.names.end(), name) != entry.names.end()) return entry.split;
   }
-  fail(file, ": field tokenizer.ggml.pre: ", printable(name), " is not supported");
+  fail(file, ": field 'tokenizer.ggml.pre': ", printable(name), " is not supported");
 }
 
 }  // namespace weir

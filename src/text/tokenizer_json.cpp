@@ -2,6 +2,7 @@
 // Fields and their meaning follow the serialisation of the tokenizers library 0.23.
 #include <algorithm>
 #include <boost/json/array.hpp>
+#include <charconv>
 #include <cmath>
 
 #include "base/error.h"
@@ -50,11 +51,11 @@ void find_byte_tokens(int32_t (&out)[256], Find find) {
 
 void add_token(TokenTable& tokens, int32_t id, std::string_view text, bool findable, const JsonObject& model) {
   if (text.size() > kMaxTokenBytes) {
-    fail(model.file(), ": field model.vocab: token ", id, " has ", text.size(), " bytes; the limit is ",
+    fail(model.file(), ": field 'model.vocab': token ", id, " has ", text.size(), " bytes; the limit is ",
          kMaxTokenBytes);
   }
   if (!tokens.add(id, text, findable)) {
-    fail(model.file(), ": field model.vocab: id ", id, " is given twice, to ", printable(tokens.text(id)), " and ",
+    fail(model.file(), ": field 'model.vocab': id ", id, " is given twice, to ", printable(tokens.text(id)), " and ",
          printable(text));
   }
 }
@@ -67,7 +68,7 @@ void read_merges(const JsonObject& model, const boost::json::object& vocab, BpeM
   bpe.pairs.reserve(list.size());
   uint32_t rank = 0;
   for (const boost::json::value& merge : list) {
-    const auto refuse = [&](std::string_view why) { fail(model.file(), ": field model.merges[", rank, "]: ", why); };
+    const auto refuse = [&](std::string_view why) { fail(model.file(), ": field 'model.merges[", rank, "]': ", why); };
     // ["A", "B"], or in older files "A B".
     std::string_view left, right;
     if (const boost::json::array* pair = merge.if_array();
@@ -89,7 +90,8 @@ void read_merges(const JsonObject& model, const boost::json::object& vocab, BpeM
       if (id == nullptr) refuse(concat(printable(token), " is not in the vocabulary"));
       return static_cast<int32_t>(id->to_number<int64_t>());
     };
-    bpe.pairs.set(id_of(left), id_of(right), {rank, id_of(concat(left, right))});
+    const int32_t first = id_of(left), second = id_of(right);
+    bpe.pairs.set(first, second, {rank, id_of(concat(left, right))});
     ++rank;
   }
 }
@@ -132,6 +134,36 @@ std::unique_ptr<TokenModel> read_bpe(const JsonObject& model, bool byte_level, T
   return bpe;
 }
 
+// A score as the tokenizers library reads it: its JSON parser divides the digits, as one integer, by a power of ten,
+// which is off by a unit in the last place for some numbers. Equal sums of scores are then not equal, so bits count.
+// The digits are those of the shortest form, in which the library writes files.
+double library_score(double exact) {
+  char text[64];
+  const char* end = std::to_chars(text, text + sizeof text, std::abs(exact), std::chars_format::scientific).ptr;
+  uint64_t digits = 0;
+  int exponent = 0;
+  const char* at = text;
+  for (bool fraction = false; at != end && *at != 'e'; ++at) {
+    if (*at == '.') {
+      fraction = true;
+      continue;
+    }
+    digits = digits * 10 + static_cast<uint64_t>(*at - '0');
+    exponent -= fraction ? 1 : 0;
+  }
+  int written = 0;
+  if (at != end) std::from_chars(at[1] == '+' ? at + 2 : at + 1, end, written);
+  exponent += written;
+  double value = static_cast<double>(digits);
+  if (std::abs(exponent) > 308) return exact;
+  // Powers of ten as the nearest doubles.
+  double power = 1;
+  const std::string name = concat("1e", std::abs(exponent));
+  std::from_chars(name.data(), name.data() + name.size(), power);
+  value = exponent < 0 ? value / power : value * power;
+  return exact < 0 ? -value : value;
+}
+
 std::unique_ptr<TokenModel> read_unigram(const JsonObject& model, TokenizerParts& parts) {
   auto unigram = std::make_unique<UnigramModel>();
   const boost::json::value* vocab = model.raw().if_contains("vocab");
@@ -145,10 +177,10 @@ std::unique_ptr<TokenModel> read_unigram(const JsonObject& model, TokenizerParts
     const auto id = static_cast<int32_t>(unigram->scores.size());
     const boost::json::array* pair = element.if_array();
     if (pair == nullptr || pair->size() != 2 || !pair->at(0).is_string() || !pair->at(1).is_number()) {
-      fail(model.file(), ": field model.vocab[", id, "]: expected [token, score]");
+      fail(model.file(), ": field 'model.vocab[", id, "]': expected [token, score]");
     }
     const std::string_view name = pair->at(0).get_string();
-    const double score = pair->at(1).to_number<double>();
+    const double score = library_score(pair->at(1).to_number<double>());
     add_token(parts.tokens, id, name, true, model);
     unigram->trie.add(name, id);
     unigram->scores.push_back(score);
@@ -243,10 +275,10 @@ std::shared_ptr<const Tokenizer> Tokenizer::from_tokenizer_json(std::string_view
   if (type == "BPE") {
     reader = read_bpe(model, byte_level, *parts);
   } else if (type == "Unigram") {
-    if (byte_level) fail(file, ": field pre_tokenizer: ByteLevel with a Unigram model is not supported");
+    if (byte_level) fail(file, ": field 'pre_tokenizer': ByteLevel with a Unigram model is not supported");
     reader = read_unigram(model, *parts);
   } else {
-    fail(file, ": field model.type: ", printable(type), " is not supported (BPE, Unigram are)");
+    fail(file, ": field 'model.type': ", printable(type), " is not supported (BPE, Unigram are)");
   }
   reader->not_in_user_text = read_added_tokens(root, byte_level, *parts);
   parts->model = std::move(reader);

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <boost/json/array.hpp>
 
 #include "base/error.h"
@@ -10,12 +11,12 @@ namespace {
 constexpr int kMaxDepth = 16;
 
 [[noreturn]] void refuse_type(const JsonObject& part, std::string_view what) {
-  fail(part.file(), ": field ", part.path(), ".type: the ", what, " ", printable(part.string("type")),
+  fail(part.file(), ": field '", part.path(), ".type': the ", what, " ", printable(part.string("type")),
        " is not supported");
 }
 
 std::string where(const JsonObject& part, std::string_view key) {
-  return concat(part.file(), ": field ", part.path(), ".", key);
+  return concat(part.file(), ": field '", part.path(), ".", key, "'");
 }
 
 struct Pattern {
@@ -53,8 +54,7 @@ void add_normalizer(const JsonObject& part, int depth, Normalizer& out) {
                                                              {"NFD", Kind::kNfd},
                                                              {"NFKC", Kind::kNfkc},
                                                              {"NFKD", Kind::kNfkd},
-                                                             {"Lowercase", Kind::kLowercase},
-                                                             {"StripAccents", Kind::kStripAccents}};
+                                                             {"Lowercase", Kind::kLowercase}};
   for (const auto& [name, kind] : kPlain) {
     if (type == name) {
       step.kind = kind;
@@ -97,7 +97,7 @@ PreTokenizerStep::Behavior behavior_of(const JsonObject& part) {
 PreTokenizerStep split_by(std::string_view expression, PreTokenizerStep::Behavior behavior, RegexDialect dialect,
                           const JsonObject& part) {
   PreTokenizerStep step;
-  step.regex = std::make_shared<Regex>(expression, dialect, concat(part.file(), ": field ", part.path()));
+  step.regex = std::make_shared<Regex>(expression, dialect, concat(part.file(), ": field '", part.path(), "'"));
   step.behavior = behavior;
   return step;
 }
@@ -157,7 +157,7 @@ void add_pre_tokenizer(const JsonObject& part, int depth, PreTokenizer& out, boo
     out.push_back(split_by(R"(\s)", Behavior::kRemoved, RegexDialect::kRust, part));
   } else if (type == "Punctuation") {
     const Behavior behavior = part.has("behavior") ? behavior_of(part) : Behavior::kIsolated;
-    out.push_back(split_by(R"([\p{P}\$\+<=>\^`\|~])", behavior, RegexDialect::kRust, part));
+    out.push_back(split_by(R"([\p{P}\$\+<=>\^`\|~\x{166d}])", behavior, RegexDialect::kRust, part));
   } else if (type == "CharDelimiterSplit") {
     out.push_back(
         split_by(regex_literal(one_character(part, "delimiter")), Behavior::kRemoved, RegexDialect::kRust, part));
@@ -177,6 +177,10 @@ void add_decoder(const JsonObject& part, int depth, bool byte_level, bool& bytes
   if (depth > kMaxDepth) part.fail_field("type", "less nesting");
   const std::string type = part.string("type");
   DecoderStep step;
+  // From here on there is one string, which streams see in parts.
+  const bool fused = std::any_of(out.begin(), out.end(), [](const DecoderStep& before) {
+    return before.kind == Kind::kFuse || before.kind == Kind::kBytes;
+  });
   if (type == "Sequence") {
     for (const JsonObject& child : json_objects(part, "decoders"))
       add_decoder(child, depth + 1, byte_level, bytes, out);
@@ -188,6 +192,7 @@ void add_decoder(const JsonObject& part, int depth, bool byte_level, bool& bytes
     bytes = true;
     step.kind = Kind::kBytes;
   } else if (type == "ByteFallback") {
+    if (fused) part.fail_field("type", "ByteFallback before Fuse");
     step.kind = Kind::kByteFallback;
   } else if (type == "Fuse") {
     step.kind = Kind::kFuse;
@@ -197,6 +202,8 @@ void add_decoder(const JsonObject& part, int depth, bool byte_level, bool& bytes
     step.pattern = std::move(pattern.literal);
     step.regex = std::move(pattern.regex);
     step.content = part.string("content");
+    const bool single = !step.regex && utf8_length(step.pattern[0]) == step.pattern.size();
+    if (fused && !single) part.fail_field("pattern", "one character, as the text is fused by now");
   } else if (type == "Strip") {
     step.kind = Kind::kStrip;
     step.pattern = one_character(part, "content");

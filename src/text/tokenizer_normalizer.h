@@ -11,7 +11,7 @@ namespace weir {
 class Regex;
 
 struct NormalizerStep {
-  enum class Kind { kNfc, kNfd, kNfkc, kNfkd, kLowercase, kStripAccents, kReplace, kPrepend, kStrip };
+  enum class Kind { kNfc, kNfd, kNfkc, kNfkd, kLowercase, kReplace, kPrepend, kStrip };
   Kind kind = Kind::kNfc;
   std::string pattern;                 // kReplace
   std::shared_ptr<const Regex> regex;  // kReplace, instead of pattern

@@ -15,7 +15,10 @@ constexpr int kMaxNesting = 50;
 // Spelled out, since PCRE2's own \s and \w are other sets.
 constexpr std::string_view kSpaceItems =
     R"(\x09-\x0d\x20\x85\xa0\x{1680}\x{2000}-\x{200a}\x{2028}\x{2029}\x{202f}\x{205f}\x{3000})";
-constexpr std::string_view kWordItems = R"(\p{Alphabetic}\p{M}\p{Nd}\p{Pc})";
+constexpr std::string_view kOnigurumaWord = R"(\p{Alphabetic}\p{M}\p{Nd}\p{Pc})";
+constexpr std::string_view kOnigurumaMore =
+    R"(\xb2\xb3\xb9\xbc-\xbe)";  // to \w outside classes, by a table for Latin-1
+constexpr std::string_view kRustWord = R"(\p{Alphabetic}\p{M}\p{Nd}\p{Pc}\x{200c}\x{200d})";
 constexpr std::string_view kAnyCharacter = R"([\x{0}-\x{10ffff}])";
 
 constexpr std::array<std::string_view, 30> kCategories = {"Lu", "Ll", "Lt", "Lm", "Lo", "Mn", "Mc", "Me", "Nd", "Nl",
@@ -78,6 +81,9 @@ class Translator {
   }
 
  private:
+  std::string word_items(bool in_class) const {
+    return onig_ ? concat(kOnigurumaWord, in_class ? "" : kOnigurumaMore) : std::string(kRustWord);
+  }
   bool done() const { return at_ >= pattern_.size(); }
   char peek(size_t ahead = 0) const { return at_ + ahead < pattern_.size() ? pattern_[at_ + ahead] : '\0'; }
   bool take(std::string_view text) {
@@ -100,7 +106,7 @@ class Translator {
 
   void step() {
     const char c = peek();
-    if (c == '\\') return assertion() ? void() : atom(regex_of(escape()));
+    if (c == '\\') return assertion() ? void() : atom(regex_of(escape(false)));
     if (c == '[') return atom(regex_of(char_class(0)));
     if (c == '(') return open();
     if (c == ')') {
@@ -126,7 +132,7 @@ class Translator {
     const char c = peek(1);
     if (c == '\0' || std::string_view("bBAzZG").find(c) == std::string_view::npos) return false;
     at_ += 2;
-    const std::string word = concat("[", kWordItems, "]");
+    const std::string word = concat("[", word_items(false), "]");
     const std::string_view inner = c == 'b' ? "(?!" : "(?=", outer = c == 'b' ? "(?=" : "(?!";
     if (c == 'b' || c == 'B') {
       atom(concat("(?:(?<=", word, ")", inner, word, ")|(?<!", word, ")", outer, word, "))"));
@@ -205,7 +211,7 @@ class Translator {
   }
 
   // A backslash sequence that stands for characters.
-  CharacterSet escape() {
+  CharacterSet escape(bool in_class) {
     ++at_;
     if (done()) refuse("a backslash at the end");
     const char c = peek();
@@ -217,7 +223,7 @@ class Translator {
       case 'w':
       case 'W':
         ++at_;
-        return set_of(kWordItems, c == 'W');
+        return set_of(word_items(in_class), c == 'W');
       case 'd':
       case 'D':
         ++at_;
@@ -359,7 +365,7 @@ class Translator {
   CharacterSet class_item(bool& single) {
     if (peek() == '\\') {
       const size_t begin = at_;
-      CharacterSet set = escape();
+      CharacterSet set = escape(true);
       const char c = pattern_[begin + 1];
       single = std::string_view("sSwWdDhHpP").find(c) == std::string_view::npos;
       return set;

@@ -75,8 +75,8 @@ std::vector<AddedToken> special_tokens(const JsonObject* config, int32_t ranks) 
       const auto parsed = std::from_chars(key.data(), key.data() + key.size(), id);
       if (parsed.ec != std::errc() || parsed.ptr != key.data() + key.size() || id < ranks ||
           id >= ranks + kSpecialIds) {
-        fail(named->file(), ": field ", named->path(), ".", printable(key), ": expected an id from ", ranks, " to ",
-             ranks + kSpecialIds - 1);
+        fail(named->file(), ": field ", printable(concat(named->path(), ".", key)), ": expected an id from ", ranks,
+             " to ", ranks + kSpecialIds - 1);
       }
     }
   }
@@ -153,7 +153,7 @@ std::shared_ptr<const Tokenizer> Tokenizer::from_tiktoken(std::string_view ranks
   std::vector<AddedToken> specials = special_tokens(root ? &*root : nullptr, count);
   for (const AddedToken& token : specials) {
     if (!parts->added_ids.emplace(token.content, token.id).second) {
-      fail(config_file, ": field added_tokens_decoder.", token.id, ": ", printable(token.content), " is there twice");
+      fail(config_file, ": field 'added_tokens_decoder.", token.id, "': ", printable(token.content), " is there twice");
     }
     parts->tokens.add(token.id, token.content, false);
     parts->mark_special(token.id);

@@ -134,7 +134,8 @@ bool is_word_character(char32_t c) {
       return true;
     default:
       return (c >= 0x24b6 && c <= 0x24e9) || (c >= 0x1f130 && c <= 0x1f149) || (c >= 0x1f150 && c <= 0x1f169) ||
-             (c >= 0x1f170 && c <= 0x1f189);  // Other_Alphabetic that are symbols: circled and squared letters
+             (c >= 0x1f170 && c <= 0x1f189) ||  // Other_Alphabetic that are symbols: circled and squared letters
+             c == 0x200c || c == 0x200d;
   }
 }
 

@@ -8,7 +8,7 @@
 namespace weir {
 
 inline constexpr std::string_view kReplacementCharacter = "\xef\xbf\xbd";  // U+FFFD
-inline constexpr std::string_view kSpacePiece = "\xe2\x96\x81";             // U+2581, the space of SentencePiece
+inline constexpr std::string_view kSpacePiece = "\xe2\x96\x81";            // U+2581, the space of SentencePiece
 
 // Bytes of the character that begins with `lead`, in valid UTF-8.
 inline size_t utf8_length(char lead) {
@@ -42,7 +42,7 @@ class Utf8Repair {
 
 bool is_white_space(char32_t c);     // Unicode White_Space
 bool is_python_space(char32_t c);    // Python's str.isspace()
-bool is_word_character(char32_t c);  // \w of UTS 18: alphabetic, mark, decimal number, connector punctuation
+bool is_word_character(char32_t c);  // \w of UTS 18: alphabetic, mark, decimal number, connector punctuation, joiners
 
 // The printable spelling of bytes in byte-level vocabularies: the bytes of a token's text, or false when a character
 // is not part of that spelling.

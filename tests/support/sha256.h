@@ -9,7 +9,7 @@
 
 namespace weir::test {
 
-// The first `bits` fractional bits of the square or cube root of the n-th prime, which is where the constants come from.
+// The first 32 fractional bits of the square or cube root of the n-th prime: where the constants come from.
 inline uint32_t root_bits(int n, bool cube) {
   int prime = 1;
   for (int found = 0; found <= n;) {

@@ -10,9 +10,12 @@ namespace {
 
 constexpr int64_t kTileRows = 4;
 
+// Weight rows prefetched ahead (16 KB of K3's) where the hardware's prefetchers do not keep up with the computation.
+constexpr int64_t kAhead = 16;
+
 int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 
-// Weight rows of equal length; `first` is the first element in use.
+// Weight rows, `stride` bytes apart.
 struct WeightRows {
   const std::byte* data;
   int64_t stride;
@@ -52,6 +55,11 @@ void absorb_tile(const Columns& c, int64_t row, const WeightRows& w, int64_t w_c
   const float* q = c.q + row * c.q_stride;
   const std::byte* weights = w.data;
   for (int64_t d = 0; d < c.nope; ++d, weights += w.stride) {
+    if constexpr (!Partial && D >= 4) {
+      const char* ahead = reinterpret_cast<const char*>(weights + kAhead * w.stride + w_column * Element::kBytes);
+#pragma GCC unroll 16
+      for (int64_t i = 0; i < 16 * D * Element::kBytes; i += 64) _mm_prefetch(ahead + i, _MM_HINT_T0);
+    }
     V16 factor[R];
 #pragma GCC unroll 4
     for (int r = 0; r < R; ++r) factor[r] = set16(q[r * c.q_stride + d]);
@@ -151,8 +159,14 @@ void expand_rows(const float* const* x, const WeightRows& w, int64_t latent, flo
                  int64_t count) {
   constexpr int64_t kKeys = kTileDots / R;
   int64_t v = 0;
-  for (; v + kKeys <= count; v += kKeys)
-    dot_tile<Element, R>(x, w.data + v * w.stride, w.stride, latent, y + v, y_stride);
+  for (; v + kKeys <= count; v += kKeys) {
+    const std::byte* rows = w.data + v * w.stride;
+    if constexpr (R > 1 && Element::kBytes == 2) {  // one row alone is a plain stream
+      const char* ahead = reinterpret_cast<const char*>(rows + kAhead * w.stride);
+      for (int64_t i = 0; i < kKeys * w.stride; i += 64) _mm_prefetch(ahead + i, _MM_HINT_T1);
+    }
+    dot_tile<Element, R>(x, rows, w.stride, latent, y + v, y_stride);
+  }
   for (; v < count; ++v) {  // one weight row for all places of a tile
     float dots[kTileDots];
     dot_tile<Element, R>(x, w.data + v * w.stride, 0, latent, dots, kKeys);

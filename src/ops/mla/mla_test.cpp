@@ -141,7 +141,7 @@ class Projection {
                   static_cast<size_t>(bytes));
     }
     kv_b_.data = data_.data();
-    if (layout == Layout::kSplit) split();
+    split();
     q_.resize(static_cast<size_t>(rows * shape.heads * (shape.nope + shape.extra) + 1));
     lat_.resize(static_cast<size_t>(rows * shape.heads * shape.latent + 1));
     for (float& f : q_) f = element();
@@ -326,7 +326,6 @@ TEST(Mla, RefusesWeightsOfAnotherShapeOrFormat) {
   refused([](MlaProjectArgs& a) { a.latent = 7; });
   refused([](MlaProjectArgs& a) { a.heads = 0; });
   refused([](MlaProjectArgs& a) { a.kv_b.format = WeightFormat::kMxfp4; });
-  refused([](MlaProjectArgs& a) { a.kv_b.format = WeightFormat::kQ8_0; });
   const std::byte some[4] = {};
   const auto with_parts = [&](auto change) {
     refused([&](MlaProjectArgs& a) {
@@ -340,6 +339,7 @@ TEST(Mla, RefusesWeightsOfAnotherShapeOrFormat) {
   with_parts([](MlaProjectArgs& a) { a.v_b.in = 4; });
   with_parts([](MlaProjectArgs& a) { a.v_b.row_bytes = 16; });
   with_parts([](MlaProjectArgs& a) { a.k_b.format = WeightFormat::kQ8_0; });
+  refused([](MlaProjectArgs& a) { a.kv_b.format = WeightFormat::kQ8_0; });
 }
 
 }  // namespace
