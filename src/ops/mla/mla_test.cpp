@@ -141,7 +141,7 @@ class Projection {
                   static_cast<size_t>(bytes));
     }
     kv_b_.data = data_.data();
-    split();
+    if (layout == Layout::kSplit) split();
     q_.resize(static_cast<size_t>(rows * shape.heads * (shape.nope + shape.extra) + 1));
     lat_.resize(static_cast<size_t>(rows * shape.heads * shape.latent + 1));
     for (float& f : q_) f = element();
