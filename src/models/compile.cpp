@@ -134,11 +134,12 @@ class Compiler {
     rms(name, weight, static_cast<int64_t>(weight.size()), spec_.eps, x, y, rows);
   }
 
-  // The first `size` elements of each row.
+  // The first `size` elements of each row, or each of its first groups of so many.
   void rms(const std::string& name, const FloatVector& weight, int64_t size, float eps, Buffer x, Buffer y,
-           RowSet rows = RowSet::kAll) {
+           RowSet rows = RowSet::kAll, int64_t groups = 1) {
     c_.add(bind_norm(c_.device(), name,
                      {.kind = NormKind::kRms,
+                      .groups = groups,
                       .size = size,
                       .eps = eps,
                       .weight = weight.data(),
@@ -148,21 +149,6 @@ class Compiler {
                       .y_stride = y.cols,
                       .rows = rows}),
            y);
-  }
-
-  // Each head by itself, in place.
-  void head_norm(const std::string& name, const FloatVector& weight, int64_t heads, Buffer x) {
-    c_.add(bind_norm(c_.device(), name,
-                     {.kind = NormKind::kRms,
-                      .groups = heads,
-                      .size = static_cast<int64_t>(weight.size()),
-                      .eps = spec_.eps,
-                      .weight = weight.data(),
-                      .x = x.data,
-                      .x_stride = x.cols,
-                      .y = x.data,
-                      .y_stride = x.cols}),
-           x);
   }
 
   void elementwise(const std::string& name, ElementwiseKind kind, Buffer g, Buffer u, Buffer y) {
@@ -229,8 +215,8 @@ class Compiler {
     linear(name + "q", m.q, x, q);
     linear(name + "k", m.k, x, k);
     linear(name + "v", m.v, x, v);
-    if (!m.q_norm.empty()) head_norm(name + "q_norm", m.q_norm, m.heads, q);
-    if (!m.k_norm.empty()) head_norm(name + "k_norm", m.k_norm, m.kv_heads, k);
+    if (!m.q_norm.empty()) rms(name + "q_norm", m.q_norm, m.head_dim, spec_.eps, q, q, RowSet::kAll, m.heads);
+    if (!m.k_norm.empty()) rms(name + "k_norm", m.k_norm, m.head_dim, spec_.eps, k, k, RowSet::kAll, m.kv_heads);
     if (m.rope) {
       rotate(name + "q_rope", m.heads, m.head_dim, q);
       rotate(name + "k_rope", m.kv_heads, m.head_dim, k);
