@@ -13,7 +13,11 @@ int main(int argc, char** argv) {
   app.require_subcommand(1);
   add_run(app);
   add_score(app);
+  add_tokenize(app);
+  add_render(app);
+  add_bench(app);
   add_inspect(app);
+  add_doctor(app);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

@@ -81,4 +81,6 @@ std::string decimals(double value, int places) {
   return text;
 }
 
+double per_second(int64_t count, double ms) { return ms > 0 ? static_cast<double>(count) * 1e3 / ms : 0; }
+
 }  // namespace weir::cli

@@ -31,5 +31,7 @@ std::vector<int32_t> read_tokens(const std::string& path, int64_t vocab, int64_t
 std::string human_bytes(double bytes);
 // Fixed decimals.
 std::string decimals(double value, int places);
+// 0 when no time has passed.
+double per_second(int64_t count, double ms);
 
 }  // namespace weir::cli

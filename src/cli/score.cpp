@@ -2,11 +2,14 @@
 #include <boost/json.hpp>
 #include <cmath>
 #include <cstdio>
+#include <fstream>
+#include <iterator>
 #include <memory>
 #include <optional>
 
 #include "base/error.h"
 #include "cli/commands.h"
+#include "cli/load.h"
 #include "cli/options.h"
 #include "formats/safetensors_writer.h"
 
@@ -16,6 +19,7 @@ namespace {
 struct ScoreOptions {
   ModelOptions model;
   std::string tokens;
+  std::string text;
   std::string logits;
   bool json = false;
 };
@@ -29,9 +33,24 @@ double negative_log_likelihood(std::span<const float> logits, int32_t target) {
   return max + std::log(sum) - static_cast<double>(logits[static_cast<size_t>(target)]);
 }
 
+std::vector<int32_t> scored_tokens(const ScoreOptions& options, const Model& model) {
+  if (options.text.empty()) return read_tokens(options.tokens, model.spec.vocab, model.spec.max_positions);
+  std::ifstream file(options.text, std::ios::binary);
+  const std::string text{std::istreambuf_iterator<char>(file), {}};
+  if (!file) fail(options.text, ": can't be read");
+  const std::vector<int32_t> ids = ModelText::of(model).tokenizer().encode(text, SpecialTokens::kText, true);
+  check_prompt(ids, model);
+  if (ids.empty()) fail(options.text, ": expected at least one token, found none");
+  if (static_cast<int64_t>(ids.size()) > model.spec.max_positions) {
+    fail(options.text, ": expected at most ", model.spec.max_positions, " tokens, the model's context, found ",
+         ids.size());
+  }
+  return ids;
+}
+
 void score(const ScoreOptions& options) {
   const std::unique_ptr<Model> model = Model::load(options.model.model);
-  const std::vector<int32_t> tokens = read_tokens(options.tokens, model->spec.vocab, model->spec.max_positions);
+  const std::vector<int32_t> tokens = scored_tokens(options, *model);
   const auto count = static_cast<int64_t>(tokens.size());
   EngineOptions engine_options = options.model.engine_options();
   engine_options.max_batch_rows = static_cast<int32_t>(std::min<int64_t>(engine_options.max_batch_rows, count));
@@ -91,7 +110,10 @@ void add_score(CLI::App& app) {
   CLI::App* command = app.add_subcommand("score", "negative log-likelihood and logits of a token sequence");
   const auto options = std::make_shared<ScoreOptions>();
   options->model.add_to(*command);
-  command->add_option("--tokens", options->tokens, "JSON file: an array of token ids, taken as they are")->required();
+  auto* source = command->add_option_group("source")->require_option(1);
+  source->add_option("--tokens", options->tokens, "JSON file: an array of token ids, taken as they are");
+  source->add_option("--text", options->text,
+                     "file of text, in which nothing is special; BOS in front if the model wants it");
   command->add_option("--logits", options->logits, "write F32 `logits` [n, vocab] to this safetensors file");
   command->add_flag("--json", options->json, "print a JSON object");
   command->callback([options] { score(*options); });

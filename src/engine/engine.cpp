@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "base/error.h"
+#include "models/generated_weights.h"
 
 namespace weir {
 
@@ -27,6 +28,16 @@ std::unique_ptr<Model> Model::load(const std::filesystem::path& path) {
     return std::unique_ptr<Model>(new Model{std::move(gguf), std::move(spec)});
   }
   Checkpoint checkpoint = Checkpoint::open(path);
+  ModelSpec spec = load_model(checkpoint);
+  return std::unique_ptr<Model>(new Model{std::move(checkpoint), std::move(spec)});
+}
+
+std::unique_ptr<Model> Model::generate(const std::filesystem::path& config, WeightFormat format) {
+  const JsonObject object = JsonObject::read(config.string());
+  const std::optional<JsonObject> nested = object.object_if("text_config");
+  const JsonObject& text = nested ? *nested : object;
+  const bool has_experts = text.has("num_experts") || text.has("n_routed_experts") || text.has("num_local_experts");
+  Checkpoint checkpoint = Checkpoint::generated(config, std::make_shared<GeneratedWeights>(format, has_experts));
   ModelSpec spec = load_model(checkpoint);
   return std::unique_ptr<Model>(new Model{std::move(checkpoint), std::move(spec)});
 }

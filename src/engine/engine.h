@@ -23,6 +23,8 @@ struct Model {
 
   // `path`: a folder as published on Hugging Face, a GGUF file, or a folder with one GGUF model and no config.json.
   static std::unique_ptr<Model> load(const std::filesystem::path& path);
+  // A model of this configuration (a config.json) with generated weights in `format`: for measuring.
+  static std::unique_ptr<Model> generate(const std::filesystem::path& config, WeightFormat format);
   const Checkpoint* checkpoint() const { return std::get_if<Checkpoint>(&files); }  // nullptr for GGUF
   const GgufFile* gguf() const { return std::get_if<GgufFile>(&files); }            // nullptr for a folder
   int64_t weight_bytes() const {

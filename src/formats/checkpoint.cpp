@@ -71,6 +71,12 @@ Checkpoint Checkpoint::open(const fs::path& folder) {
   return checkpoint;
 }
 
+Checkpoint Checkpoint::generated(const fs::path& config, std::shared_ptr<TensorMaker> maker) {
+  Checkpoint checkpoint(config.parent_path().string(), JsonObject::read(config.string()));
+  checkpoint.maker_ = std::move(maker);
+  return checkpoint;
+}
+
 const Tensor* Checkpoint::find(std::string_view name) const {
   const auto at = std::lower_bound(tensors_.begin(), tensors_.end(), name,
                                    [](const Tensor& tensor, std::string_view n) { return tensor.name < n; });
@@ -78,6 +84,7 @@ const Tensor* Checkpoint::find(std::string_view name) const {
 }
 
 int64_t Checkpoint::total_bytes() const {
+  if (maker_) return maker_->total_bytes();
   int64_t total = 0;
   for (const File& file : files_) total += file.bytes;
   return total;
