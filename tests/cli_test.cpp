@@ -124,9 +124,6 @@ TEST_F(CliTest, BadInputIsOneLineThatNamesIt) {
     for (int i = 0; i < 4096; ++i) many += ",1";
     expect_error(start + file("j.json", many + "]"), {"j.json", "4096", "4097"});
   }
-  expect_error(concat("score ", k3_, " --tokens ", good, " --kernels sse9"), {"--kernels", "sse9"});
-  expect_error(concat("score ", k3_, " --tokens ", good, " --kv-dtype f8"), {"--kv-dtype", "f8"});
-  expect_error(concat("score ", k3_, " --tokens ", good, " --activations q9"), {"--activations", "q9"});
   expect_error(concat("score ", k3_, " --tokens ", good, " --logits /nonexistent/out.safetensors"),
                {"/nonexistent/out.safetensors"});
 }
@@ -134,6 +131,18 @@ TEST_F(CliTest, BadInputIsOneLineThatNamesIt) {
 TEST_F(CliTest, WrongUsageExitsWithTwo) {
   EXPECT_EQ(weir("").code, 2);
   EXPECT_EQ(weir("frobnicate").code, 2);
+  EXPECT_NE(weir("frobnicate").err.find("unknown command 'frobnicate'"), std::string::npos);
+  const std::string start = concat("run ", k3_, " --prompt-tokens ", file("good.json", "[1,2,3]"));
+  for (const char* option :
+       {"--kernels sse9", "--kv-dtype f8", "--activations q9", "--seed -1", "--seed 18446744073709551616", "--seed 1.5",
+        "--temperature nan", "--temperature inf", "--temperature -1", "--temperature x"}) {
+    const Result result = weir(concat(start, " ", option));
+    EXPECT_EQ(result.code, 2) << option;
+    EXPECT_NE(result.err.find(std::string(option).substr(0, std::string(option).find(' '))), std::string::npos)
+        << result.err;
+  }
+  EXPECT_EQ(weir(start + " --seed 18446744073709551615 --max-tokens 1").code, 0);
+
   EXPECT_EQ(weir("run").code, 2);
   EXPECT_EQ(weir("run " + k3_ + " --max-tokens 0 --prompt-tokens x").code, 2);
   EXPECT_EQ(weir("run " + k3_ + " --prompt-tokens x --threads 0").code, 2);

@@ -18,6 +18,11 @@ int main(int argc, char** argv) {
   add_bench(app);
   add_inspect(app);
   add_doctor(app);
+  if (argc > 1 && argv[1][0] != '-' &&
+      app.get_subcommands([&](CLI::App* a) { return a->get_name() == argv[1]; }).empty()) {
+    std::fprintf(stderr, "weir: unknown command %s; weir --help lists them\n", printable(argv[1]).c_str());
+    return 2;
+  }
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

@@ -23,6 +23,10 @@ struct ModelOptions {
   EngineOptions engine_options() const;
 };
 
+// Checks of option values: an integer that fits 64 bits without sign; a finite number.
+CLI::Validator unsigned_64();
+CLI::Validator finite();
+
 // A JSON array of token ids, all in [0, vocab) and at most `max_tokens` of them, at least one. Error naming file and
 // element.
 std::vector<int32_t> read_tokens(const std::string& path, int64_t vocab, int64_t max_tokens);

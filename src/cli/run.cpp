@@ -212,9 +212,10 @@ void add_run(CLI::App& app) {
       ->check(CLI::Range(int64_t{16}, int64_t{1} << 32))
       ->capture_default_str();
   command->add_option("--temperature", options->temperature, "0: greedy")
+      ->check(finite())
       ->check(CLI::Range(0.0, 1e4))
       ->capture_default_str();
-  command->add_option("--seed", options->seed, "of the sampling noise")->capture_default_str();
+  command->add_option("--seed", options->seed, "of the sampling noise")->check(unsigned_64())->capture_default_str();
   command->add_option("--reasoning", options->reasoning, "show, hide, or off: ask the model not to reason")
       ->check(CLI::IsMember({"show", "hide", "off"}))
       ->capture_default_str();

@@ -16,7 +16,7 @@ boost::json::object timings_json(const GenerateTimings& t) {
   out["cache_reason"] = t.cached_n > 0 ? "prefix" : "disabled";
   out["predicted_n"] = t.predicted_n;
   out["predicted_ms"] = t.predicted_ms;
-  out["predicted_per_second"] = per_second(t.predicted_n, t.predicted_ms);
+  out["predicted_per_second"] = per_second(t.predicted_steps, t.predicted_ms);
   out["predicted_gb_per_second"] = per_second(t.predicted_weight_bytes, t.predicted_ms) * 1e-9;
   out["draft_n"] = 0;
   out["draft_accepted_n"] = 0;
@@ -33,9 +33,10 @@ std::string statistics_line(Engine& engine, const Completion& completion, double
   std::string out =
       concat("prompt ", t.prompt_n + t.cached_n, " tokens (", t.cached_n, " cached), ",
              decimals(per_second(t.prompt_n, t.prompt_ms), 1), " tok/s; generated ", completion.tokens.size());
-  if (t.predicted_n > 0) {
+  if (t.predicted_steps > 0) {
     const double gb = per_second(t.predicted_weight_bytes + t.predicted_state_bytes, t.predicted_ms) * 1e-9;
-    out += concat(", ", decimals(per_second(t.predicted_n, t.predicted_ms), 1), " tok/s, ", decimals(gb, 2), " GB/s");
+    out +=
+        concat(", ", decimals(per_second(t.predicted_steps, t.predicted_ms), 1), " tok/s, ", decimals(gb, 2), " GB/s");
     if (roof_gb_per_second > 0) {
       out += concat(", ", decimals(100 * gb / roof_gb_per_second, 0), " % of the ", decimals(roof_gb_per_second, 1),
                     " GB/s that reading the weights can reach");

@@ -80,9 +80,11 @@ Completion generate(Engine& engine, Sequence& sequence, std::span<const int32_t>
     if (!options.ignore_eos && std::ranges::find(stops, token) != stops.end()) {
       result.finish_reason = FinishReason::kStop;
       result.stop_token = token;
+      ++timings.predicted_n;
       break;
     }
     result.tokens.push_back(token);
+    ++timings.predicted_n;
     if (options.on_token) options.on_token(token);
     if (static_cast<int64_t>(result.tokens.size()) == options.max_tokens) break;
     if (cancelled()) {
@@ -90,7 +92,7 @@ Completion generate(Engine& engine, Sequence& sequence, std::span<const int32_t>
       break;
     }
     must_step(engine, {&sequence, {&token, 1}, LogitsWanted::kLast});
-    ++timings.predicted_n;
+    ++timings.predicted_steps;
   }
   const Clock::time_point end = Clock::now();
   const StepCounters& after = engine.device().counters();

@@ -26,8 +26,10 @@ struct GenerateOptions {
 };
 
 struct GenerateTimings {
-  int64_t prompt_n = 0, predicted_n = 0;  // rows computed; the first generated token needs none of its own
-  int64_t cached_n = 0;                   // rows of the prompt that the sequence had already
+  int64_t prompt_n = 0;         // rows of the prompt that were computed
+  int64_t predicted_n = 0;      // tokens generated, with the stop token
+  int64_t predicted_steps = 0;  // steps after the prompt: the first token needs none of its own
+  int64_t cached_n = 0;         // rows of the prompt that the sequence had already
   double prompt_ms = 0, predicted_ms = 0;
   int64_t prompt_steps = 0;
   int64_t predicted_weight_bytes = 0;  // weight bytes that the token-by-token steps read
