@@ -136,7 +136,7 @@ TEST_F(CliTest, WrongUsageExitsWithTwo) {
   for (const char* option :
        {"--kernels sse9", "--kv-dtype f8", "--activations q9", "--seed -1", "--seed 18446744073709551616", "--seed 1.5",
         "--temperature nan", "--temperature inf", "--temperature -1", "--temperature x"}) {
-    const Result result = weir(concat(start, " ", option));
+    const CliResult result = weir(concat(start, " ", option));
     EXPECT_EQ(result.code, 2) << option;
     EXPECT_NE(result.err.find(std::string(option).substr(0, std::string(option).find(' '))), std::string::npos)
         << result.err;
