@@ -83,7 +83,7 @@ TEST_F(CliTextTest, RunAnswersAChatAsTheReferenceDoes) {
   const json::object& first = cases.at(0).as_object();
   const std::string words(first.at("messages").at(0).at("content").as_string());
   const std::string arguments =
-      concat("run ", k3_, " --max-tokens 24 --ignore-eos --kv-dtype f32 --activations f32 -p ", quoted(words));
+      concat("run ", k3_, " --max-tokens 24 --ignore-eos --kv-dtype f32 --activations f32 -p ", shell_quoted(words));
   const json::value out = weir_json(arguments + " --json");
   EXPECT_EQ(ids_of(out.at("tokens")), ids_of(first.at("greedy_ids")));
   EXPECT_EQ(out.at("text"), first.at("text"));

@@ -1,3 +1,6 @@
+#include <unistd.h>
+
+#include <csignal>
 #include <cstdio>
 #include <exception>
 #include <new>
@@ -7,7 +10,19 @@
 
 namespace weir::cli {
 
+namespace {
+
+// A mapped file that shrinks is not an error that code can catch: say so and leave.
+void lost_file(int) {
+  static constexpr char kMessage[] = "weir: a mapped model file changed or could not be read while it was in use\n";
+  [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, kMessage, sizeof kMessage - 1);
+  _exit(1);
+}
+
+}  // namespace
+
 int main(int argc, char** argv) {
+  std::signal(SIGBUS, lost_file);
   CLI::App app{"weir: hybrid language models on your own hardware, exactly"};
   app.set_version_flag("--version", "weir " WEIR_VERSION);
   app.require_subcommand(1);

@@ -2,6 +2,7 @@
 
 #include <boost/json/serialize.hpp>
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <cstdio>
@@ -62,7 +63,10 @@ EngineOptions ModelOptions::engine_options() const {
 }
 
 std::vector<int32_t> read_tokens(const std::string& path, int64_t vocab, int64_t max_tokens) {
-  const boost::json::value value = read_json_file(path);
+  // A generous 24 bytes a token: a larger file cannot be a prompt of this model.
+  JsonLimits limits;
+  limits.max_bytes = std::min(limits.max_bytes, 24 * max_tokens + 4096);
+  const boost::json::value value = read_json_file(path, limits);
   if (!value.is_array()) fail(path, ": expected a JSON array of token ids, found another value");
   const boost::json::array& array = value.get_array();
   if (array.empty()) fail(path, ": expected at least one token id, found an empty array");

@@ -2,6 +2,7 @@
 #include <boost/json.hpp>
 #include <cmath>
 #include <cstdio>
+#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <memory>
@@ -59,6 +60,12 @@ void score(const ScoreOptions& options) {
   Engine engine(*model, engine_options);
 
   std::optional<SafetensorsRowWriter> writer;
+  for (const std::string& input : model->file_paths()) {
+    std::error_code ignored;
+    if (!options.logits.empty() && std::filesystem::equivalent(options.logits, input, ignored)) {
+      fail(options.logits, ": cannot be written: it is a file of the model");
+    }
+  }
   if (!options.logits.empty()) writer.emplace(options.logits, "logits", count, model->spec.vocab);
   const std::unique_ptr<Sequence> sequence = engine.new_sequence();
   boost::json::array token_nll, rows_per_step;
@@ -73,11 +80,13 @@ void score(const ScoreOptions& options) {
     rows_per_step.push_back(rows);
     for (int64_t r = 0; r < rows; ++r) {
       const std::span<const float> logits = engine.logits(r);
-      if (writer) writer->append(logits);
       const int64_t position = done + r;
+      for (const float logit : logits) {
+        if (!std::isfinite(logit)) fail("position ", position, ": a logit is not finite");
+      }
+      if (writer) writer->append(logits);
       if (position + 1 == count) break;
       const double nll = negative_log_likelihood(logits, tokens[static_cast<size_t>(position + 1)]);
-      if (!std::isfinite(nll)) fail("position ", position, ": a logit is not finite");
       token_nll.push_back(nll);
       total += nll;
     }
@@ -101,6 +110,7 @@ void score(const ScoreOptions& options) {
   }
   std::printf("%lld tokens scored in %lld steps\n", static_cast<long long>(scored),
               static_cast<long long>(engine.steps()));
+  if (scored == 0) std::printf("a token is scored by those before it: two are needed\n");
   if (scored > 0) std::printf("mean NLL %.6f, perplexity %.4f\n", mean, std::exp(mean));
 }
 
@@ -114,7 +124,8 @@ void add_score(CLI::App& app) {
   source->add_option("--tokens", options->tokens, "JSON file: an array of token ids, taken as they are");
   source->add_option("--text", options->text,
                      "file of text, in which nothing is special; BOS in front if the model wants it");
-  command->add_option("--logits", options->logits, "write F32 `logits` [n, vocab] to this safetensors file");
+  command->add_option("--logits", options->logits, "write F32 `logits` [n, vocab] to this safetensors file")
+      ->check(CLI::Validator([](std::string& path) { return path.empty() ? "expected a path" : std::string(); }, ""));
   command->add_flag("--json", options->json, "print a JSON object");
   command->callback([options] { score(*options); });
 }

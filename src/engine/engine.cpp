@@ -42,6 +42,18 @@ std::unique_ptr<Model> Model::generate(const std::filesystem::path& config, Weig
   return std::unique_ptr<Model>(new Model{std::move(checkpoint), std::move(spec)});
 }
 
+std::vector<std::string> Model::file_paths() const {
+  std::vector<std::string> paths;
+  if (checkpoint() != nullptr) {
+    for (const Checkpoint::File& file : checkpoint()->files()) paths.push_back(file.path);
+  } else {
+    for (const GgufTensor& tensor : gguf()->tensors()) {
+      if (paths.empty() || paths.back() != *tensor.file) paths.push_back(*tensor.file);
+    }
+  }
+  return paths;
+}
+
 int64_t Sequence::rollback(int64_t position) {
   const int64_t length = state_.rollback(position);
   tokens_.resize(static_cast<size_t>(length));
@@ -71,6 +83,7 @@ Engine::Engine(const Model& model, const EngineOptions& options)
                         .kv_dtype = options.kv_dtype,
                         .activations = options.activations})),
       pools_(circuit_->layout(), limits(options, circuit_->layout())) {
+  check_memory();
   const auto rows = static_cast<size_t>(options.max_batch_rows);
   spans_.reserve(rows);
   tokens_.reserve(rows);
@@ -79,6 +92,15 @@ Engine::Engine(const Model& model, const EngineOptions& options)
   logit_rows_.reserve(static_cast<size_t>(options.max_logit_rows));
   for (int group = 0; group < pools_.groups(); ++group) pools_.pages(group).poison_released(options.poison_released);
   pools_.anchors().poison_released(options.poison_released);
+}
+
+// The buffers are reserved but not touched yet: to find out in the middle of a step would be too late.
+void Engine::check_memory() const {
+  const int64_t available = available_memory();
+  const int64_t needed = circuit_->buffer_bytes();
+  if (available == 0 || needed <= available) return;
+  fail("memory: steps of ", options_.max_batch_rows, " rows (", options_.max_logit_rows, " with logits) need ", needed,
+       " bytes of buffers, and ", available, " are available: lower --max-batch-rows");
 }
 
 void Engine::protect(std::span<const SpanRequest> spans, bool read_only) {

@@ -30,6 +30,7 @@ struct Model {
   int64_t weight_bytes() const {
     return std::visit([](const auto& source) { return source.total_bytes(); }, files);
   }
+  std::vector<std::string> file_paths() const;  // of the weights
 };
 
 struct EngineOptions {
@@ -83,7 +84,7 @@ enum class StepStatus {
 
 class Engine {
  public:
-  // `model` must outlive the engine.
+  // `model` must outlive the engine. Error when the buffers of a step are larger than the memory that is left.
   Engine(const Model& model, const EngineOptions& options);
 
   std::unique_ptr<Sequence> new_sequence() { return std::make_unique<Sequence>(pools_, options_.anchor_spacing); }
@@ -104,6 +105,7 @@ class Engine {
   int64_t steps() const { return steps_; }
 
  private:
+  void check_memory() const;
   static StatePools::Limits limits(const EngineOptions& options, const StateLayout& layout);
   void protect(std::span<const SpanRequest> spans, bool read_only);
 

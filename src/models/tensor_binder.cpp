@@ -1,6 +1,7 @@
 #include "models/tensor_binder.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 
 #include "base/error.h"
@@ -34,6 +35,12 @@ FloatVector widened(const SourceTensor& tensor, int64_t count) {
   FloatVector values(static_cast<size_t>((count + block - 1) / block * block));
   dequantize_row(format, tensor.data, static_cast<int64_t>(values.size()), values.data());
   values.resize(static_cast<size_t>(count));
+  // A router would rank a NaN last and say nothing; better to refuse it here.
+  const auto bad = std::ranges::find_if(values, [](float x) { return !std::isfinite(x); });
+  if (bad != values.end()) {
+    fail_tensor(tensor, "finite numbers",
+                concat(std::isnan(*bad) ? "NaN" : "infinity", " at element ", bad - values.begin()));
+  }
   return values;
 }
 
