@@ -22,7 +22,7 @@ struct BenchOptions {
   std::vector<int64_t> prompts = {512}, generated = {128}, depths = {0}, batches = {1};
   std::vector<int> threads = {0};
   int repeats = 3;
-  std::string kernels = "auto", kv_dtype = "auto";
+  std::string kernels = "auto", kv_dtype = "auto", activations = "auto";
   int32_t max_batch_rows = 512;
   bool json = false;
 };
@@ -95,6 +95,7 @@ boost::json::object row(const BenchTest& test, const BenchResult& result, const 
   out["threads"] = engine.device().threads();
   out["kernels"] = kernel_set_name(engine.device().kernels());
   out["kv_dtype"] = engine.options().kv_dtype == StateDtype::kF32 ? "f32" : "f16";
+  out["activations"] = engine.options().activations == Activations::kF32 ? "f32" : "auto";
   out["max_batch_rows"] = engine.options().max_batch_rows;
   return out;
 }
@@ -118,6 +119,7 @@ void bench(const BenchOptions& options) {
   ModelOptions common;
   common.kernels = options.kernels;
   common.kv_dtype = options.kv_dtype;
+  common.activations = options.activations;
   common.max_batch_rows = options.max_batch_rows;
   boost::json::array rows;
   if (!options.json) {
@@ -170,6 +172,8 @@ void add_bench(CLI::App& app) {
       ->check(CLI::Range(1, 65536))
       ->capture_default_str();
   command->add_option("--kv-dtype", options->kv_dtype, "stored K, V and latents: auto (f16), f32, f16")
+      ->capture_default_str();
+  command->add_option("--activations", options->activations, "auto (8-bit rows for integer formats) or f32")
       ->capture_default_str();
   command->add_option("--kernels", options->kernels, "auto, reference, avx2 or avx512")->capture_default_str();
   command->add_flag("--json", options->json, "print a JSON list of objects");
