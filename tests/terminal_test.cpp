@@ -111,7 +111,10 @@ class TerminalTest : public CliFixture {
 TEST_F(TerminalTest, AConversationIsSavedAndLoadedAndReusesItsState) {
   Terminal terminal(run({"--max-tokens", "20", "--system", "Be brief."}), 80);
   terminal.wait_for(prompt_);
-  terminal.type("Hello\r");
+  // Long enough to leave an anchor behind: the second turn goes on from there at least.
+  std::string hello = "Hello";
+  for (int i = 0; i < 150; ++i) hello += concat(" ", i);
+  terminal.type(hello + "\r");
   terminal.wait_for("(0 cached)");
   terminal.wait_for(prompt_);
   terminal.type("Second\r");
@@ -142,7 +145,7 @@ TEST_F(TerminalTest, AConversationIsSavedAndLoadedAndReusesItsState) {
   const boost::json::array& messages = saved.at("messages").as_array();
   ASSERT_EQ(messages.size(), 5u);
   EXPECT_EQ(messages[0].at("content").as_string(), "Be brief.");
-  EXPECT_EQ(messages[1].at("content").as_string(), "Hello");
+  EXPECT_EQ(messages[1].at("content").as_string(), hello);
   EXPECT_EQ(messages[2].at("role").as_string(), "assistant");
 }
 

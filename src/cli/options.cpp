@@ -57,6 +57,12 @@ EngineOptions ModelOptions::engine_options() const {
   options.threads = threads > 0 ? threads : default_threads();
   options.kernels = parse_kernel_set(kernels);
   options.max_batch_rows = max_batch_rows;
+  if (kv_dtype != "auto" && kv_dtype != "f16" && kv_dtype != "f32") {
+    fail("--kv-dtype: expected auto, f32 or f16, found ", printable(kv_dtype));
+  }
+  if (activations != "auto" && activations != "f32") {
+    fail("--activations: expected auto or f32, found ", printable(activations));
+  }
   options.kv_dtype = kv_dtype == "f32" ? StateDtype::kF32 : StateDtype::kF16;
   options.activations = activations == "f32" ? Activations::kF32 : Activations::kAuto;
   return options;
