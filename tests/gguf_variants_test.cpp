@@ -69,6 +69,20 @@ TEST_F(GgufVariants, AnyFloatTypeIsAcceptedForAnyTensor) {
   }
 }
 
+TEST_F(GgufVariants, QuantisedFilesGiveTheBitsOfTheirDecodedValues) {
+  const std::vector<int32_t> ids = prompt("hf/llama");  // ids below both vocabularies
+  for (const char* name : {"gguf/llama-q8_0.gguf", "gguf/k3-tiny-mxfp4.gguf"}) {
+    GgufBytes file = read_gguf(fixture(name));
+    int blocks = 0;
+    for (auto& tensor : file.tensors) {
+      blocks += find_ggml_type(tensor.type)->elements > 1;
+      convert(tensor, 0);
+    }
+    EXPECT_GE(blocks, 18) << name;
+    EXPECT_TRUE(same_bits(logits_of(write(file), ids), logits_of(fixture(name), ids))) << name;
+  }
+}
+
 TEST_F(GgufVariants, ScalarsOfOtherWidthsAndADefaultAlignmentOfOthers) {
   GgufBytes file = read_gguf(fixture("gguf/qwen3-bf16.gguf"));
   file.set("qwen3.block_count", weir::testing::gguf_value<uint8_t>(GgufType::kU8, 4));
