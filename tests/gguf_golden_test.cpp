@@ -23,7 +23,6 @@ constexpr GgufModel kModels[] = {
     {"gguf/qwen3-bf16.gguf", "hf/qwen3", Bits::kSame, 2.2e-4},
     {"gguf/kimi_linear-bf16.gguf", "hf/kimi_linear", Bits::kNear, 3.1e-4},
     {"gguf/k3-tiny-mxfp4.gguf", "kimi_k3/k3-tiny", Bits::kNear, 1.5e-4},
-    {"gguf/llama-q8_0.gguf", "hf/llama", Bits::kNear, 6.5e-4},
 };
 
 // Names of the golden tensors, which K3's fixture spells in its own way.
