@@ -121,6 +121,8 @@ void bench(const BenchOptions& options) {
   common.kv_dtype = options.kv_dtype;
   common.activations = options.activations;
   common.max_batch_rows = options.max_batch_rows;
+  EngineOptions probe;
+  size_bench_engine(all, model->spec, probe);  // its errors come before any output
   boost::json::array rows;
   if (!options.json) {
     std::printf("%s, %s; %s\n", options.model.empty() ? options.synthetic.c_str() : options.model.c_str(),

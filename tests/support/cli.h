@@ -54,7 +54,7 @@ class CliFixture : public testing::Test {
 };
 
 // In single quotes, for the shell.
-inline std::string quoted(std::string_view text) {
+inline std::string shell_quoted(std::string_view text) {
   std::string out = "'";
   for (const char c : text) out += c == '\'' ? std::string("'\\''") : std::string(1, c);
   return out + "'";
