@@ -97,7 +97,7 @@ TEST_F(CliTextTest, RunAnswersAChatAsTheReferenceDoes) {
   const CliResult plain = weir(arguments);
   EXPECT_EQ(plain.code, 0);
   EXPECT_EQ(plain.out, std::string(first.at("text").as_string()) + "\n");
-  EXPECT_EQ(plain.out.find('\x1b'), plain.out.find("\x1b", 0)) << "escape sequences";
+  EXPECT_EQ(plain.out.find("\x1b["), std::string::npos);
   for (const char* part : {"tok/s", "GB/s", "cached", "%"}) EXPECT_NE(plain.err.find(part), std::string::npos) << part;
   EXPECT_EQ(plain.err.find('\x1b'), std::string::npos);
   EXPECT_EQ(weir(arguments + " --reasoning hide").out, "");

@@ -121,9 +121,8 @@ void bench(const BenchOptions& options) {
   common.kv_dtype = options.kv_dtype;
   common.activations = options.activations;
   common.max_batch_rows = options.max_batch_rows;
-  EngineOptions sized = common.engine_options();
-  size_bench_engine(all, model->spec,
-                    sized);  // the tests fit the context, or an error says so before anything is printed
+  EngineOptions probe;
+  size_bench_engine(all, model->spec, probe);  // its errors come before any output
   boost::json::array rows;
   if (!options.json) {
     std::printf("%s, %s; %s\n", options.model.empty() ? options.synthetic.c_str() : options.model.c_str(),

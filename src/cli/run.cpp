@@ -18,7 +18,6 @@ namespace weir::cli {
 namespace {
 
 constexpr int64_t kDefaultContext = 32768;
-constexpr int64_t kAnchorSpacing = 256;  // a turn that diverges recomputes at most as many tokens
 
 struct RunOptions {
   ModelOptions model;
@@ -169,7 +168,8 @@ void run_chat(const RunOptions& options) {
   engine_options.max_tokens = std::min(options.context, loaded.model->spec.max_positions);
   engine_options.max_batch_rows =
       static_cast<int32_t>(std::min<int64_t>(engine_options.max_batch_rows, engine_options.max_tokens));
-  engine_options.anchor_spacing = kAnchorSpacing;
+  // A turn that differs from what was generated goes on from the last anchor before the difference.
+  engine_options.anchor_memory = available_memory() / 8;
   Engine engine(*loaded.model, engine_options);
   ChatSession session(loaded, engine,
                       {.system = options.system,

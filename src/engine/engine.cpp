@@ -73,6 +73,17 @@ StatePools::Limits Engine::limits(const EngineOptions& options, const StateLayou
   return limits;
 }
 
+void Engine::choose_anchor_spacing() {
+  constexpr int64_t kClosest = 64;  // nearer ones would cost more writing than they save computing
+  const int64_t bytes = circuit_->layout().anchor_bytes();
+  if (options_.anchor_spacing > 0 || options_.anchor_memory <= 0 || bytes == 0) return;
+  for (int64_t spacing = kClosest; spacing < options_.max_tokens; spacing *= 2) {
+    if (options_.max_tokens / spacing * bytes > options_.anchor_memory) continue;
+    options_.anchor_spacing = spacing;
+    return;
+  }
+}
+
 Engine::Engine(const Model& model, const EngineOptions& options)
     : model_(model),
       options_(options),
@@ -82,7 +93,7 @@ Engine::Engine(const Model& model, const EngineOptions& options)
                         .max_logit_rows = options.max_logit_rows,
                         .kv_dtype = options.kv_dtype,
                         .activations = options.activations})),
-      pools_(circuit_->layout(), limits(options, circuit_->layout())) {
+      pools_(circuit_->layout(), (choose_anchor_spacing(), limits(options_, circuit_->layout()))) {
   check_memory();
   const auto rows = static_cast<size_t>(options.max_batch_rows);
   spans_.reserve(rows);

@@ -43,6 +43,7 @@ struct EngineOptions {
   int64_t max_sequences = 1;     // sizes journal pages and anchors
   int64_t max_tokens = 4096;     // of all sequences together; sizes the pages
   int64_t anchor_spacing = 0;    // keep anchors at these multiples (of 16) for deep rollbacks; 0: none
+  int64_t anchor_memory = 0;     // with spacing 0: keep as many as these bytes hold, at least 64 positions apart
   bool poison_released = false;  // tests: released blocks are filled with NaN
   bool protect_anchors = false;  // tests: anchors are read-only memory while a step runs, but for those it must write
 };
@@ -106,6 +107,7 @@ class Engine {
 
  private:
   void check_memory() const;
+  void choose_anchor_spacing();
   static StatePools::Limits limits(const EngineOptions& options, const StateLayout& layout);
   void protect(std::span<const SpanRequest> spans, bool read_only);
 
@@ -113,7 +115,7 @@ class Engine {
   EngineOptions options_;
   CpuDevice device_;
   std::unique_ptr<Circuit> circuit_;
-  StatePools pools_;
+  StatePools pools_;  // by options_ with the spacing chosen
   int64_t steps_ = 0;
   // Staging: what varies per step.
   std::vector<SpanView> spans_;
