@@ -28,8 +28,14 @@ build: $(BUILD)/build.ninja  ## the program, at build/weir
 setup:  ## install what is missing (Debian 12, Ubuntu 24.04)
 	$(Q)tools/setup.sh
 
-run: setup build  ## generate from a tiny Kimi K3 model
-	$(Q)$(BUILD)/weir run $(MODEL) --prompt-tokens $(PROMPT) --max-tokens 48 --ignore-eos
+run: setup build  ## chat with SmolLM2-135M, fetched once into ~/.cache/weir
+	$(Q)if model=$$(tools/fetch_smollm2.sh); then \
+		if [ -t 0 ] && [ -t 1 ]; then $(BUILD)/weir run "$$model"; \
+		else $(BUILD)/weir run "$$model" -p 'What is the capital of Japan?' --max-tokens 64; fi; \
+	else \
+		echo "no SmolLM2 without network; instead, tokens from a tiny random Kimi K3 of the test fixtures:" >&2; \
+		$(BUILD)/weir run $(MODEL) --prompt-tokens $(PROMPT) --max-tokens 48 --ignore-eos; \
+	fi
 
 test: setup $(BUILD)/build.ninja  ## build and run every test
 	$(Q)$(NINJA) $(BUILD)

@@ -88,7 +88,7 @@ endforeach()
 
 weir_folder(weir_state src/state weir_device)
 weir_folder(weir_models src/models weir_state ${op_libraries})
-weir_folder(weir_engine src/engine weir_models)
+weir_folder(weir_engine src/engine weir_models weir_text)
 weir_folder(weir_cli src/cli weir_engine CLI11::CLI11)
 target_compile_definitions(weir_cli PRIVATE WEIR_VERSION="${PROJECT_VERSION}")
 

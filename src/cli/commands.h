@@ -7,6 +7,10 @@ namespace weir::cli {
 
 void add_run(CLI::App& app);
 void add_score(CLI::App& app);
+void add_tokenize(CLI::App& app);
+void add_render(CLI::App& app);
+void add_bench(CLI::App& app);
+void add_doctor(CLI::App& app);
 void add_inspect(CLI::App& app);
 
 // Parses the arguments and runs the command. Exit codes: 0 done, 1 an error (one line on standard error), 2 wrong

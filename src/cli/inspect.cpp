@@ -1,5 +1,6 @@
 // weir inspect: what is in a model's files, what it needs, and what a step costs.
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <map>
 #include <memory>
@@ -66,7 +67,7 @@ void print_model(const ModelSpec& spec) {
   }
 }
 
-void print_state(const StateLayout& layout, int64_t weight_bytes) {
+void print_state(const StateLayout& layout, int64_t weight_bytes, int64_t context) {
   double per_token = 0, journal = 0;
   for (const StateLayout::Group& group : layout.groups()) {
     const auto page = static_cast<double>(group.page_bytes);
@@ -88,7 +89,9 @@ void print_state(const StateLayout& layout, int64_t weight_bytes) {
     line("fits", "weights are larger than the memory: they will be read from disk again and again");
   } else if (per_token > 0) {
     const double tokens = std::max(0.0, left - 2 * (anchor + journal)) / per_token;
-    line("fits", concat("weights and one sequence of ", static_cast<int64_t>(tokens), " tokens"));
+    const auto full = tokens / static_cast<double>(context);
+    line("fits", full >= 1 ? concat("weights and ", decimals(std::floor(full), 0), " sequences of the whole context")
+                           : concat("weights and one sequence of ", static_cast<int64_t>(tokens), " tokens"));
   }
 }
 
@@ -119,7 +122,7 @@ void inspect(const InspectOptions& options) {
   line("model", options.model.model);
   print_model(model->spec);
   print_files(*model);
-  print_state(circuit->layout(), model->weight_bytes());
+  print_state(circuit->layout(), model->weight_bytes(), model->spec.max_positions);
   line("buffers", concat(human_bytes(static_cast<double>(circuit->buffer_bytes())), " for steps of ",
                          engine_options.max_batch_rows, " rows"));
   if (options.circuit) print_circuit(*circuit, engine_options.max_batch_rows);

@@ -2,6 +2,9 @@
 
 #include <boost/json/serialize.hpp>
 
+#include <algorithm>
+#include <charconv>
+#include <cmath>
 #include <cstdio>
 
 #include "base/error.h"
@@ -9,16 +12,44 @@
 
 namespace weir::cli {
 
+CLI::Validator unsigned_64() {
+  return CLI::Validator(
+      [](std::string& text) {
+        uint64_t value = 0;
+        const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+        const bool good = error == std::errc() && end == text.data() + text.size();
+        return good ? std::string() : "expected an integer from 0 to 18446744073709551615, found " + printable(text);
+      },
+      "UINT64");
+}
+
+CLI::Validator finite() {
+  return CLI::Validator(
+      [](std::string& text) {
+        double value = 0;
+        const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+        const bool good = error == std::errc() && end == text.data() + text.size() && std::isfinite(value);
+        return good ? std::string() : "expected a number, found " + printable(text);
+      },
+      "");
+}
+
 void ModelOptions::add_to(CLI::App& app) {
   app.add_option("MODEL", model, "folder with config.json and safetensors files, or a GGUF file")->required();
-  app.add_option("--threads", threads, "threads (default: all processors)")->check(CLI::Range(1, 1024));
+  app.add_option("--threads", threads, "threads (default: the processors this process may use)")
+      ->check(CLI::Range(1, 1024));
   app.add_option("--max-batch-rows", max_batch_rows, "rows computed in one step")
       ->check(CLI::Range(1, 65536))
       ->capture_default_str();
-  app.add_option("--kv-dtype", kv_dtype, "stored K, V and latents: auto (f16), f32, f16")->capture_default_str();
-  app.add_option("--activations", activations, "auto (8-bit rows for integer formats) or f32 (every product exact)")
+  app.add_option("--kv-dtype", kv_dtype, "stored K, V and latents: auto (f16), f32, f16")
+      ->check(CLI::IsMember({"auto", "f32", "f16"}))
       ->capture_default_str();
-  app.add_option("--kernels", kernels, "auto, reference, avx2 or avx512")->capture_default_str();
+  app.add_option("--activations", activations, "auto (8-bit rows for integer formats) or f32 (every product exact)")
+      ->check(CLI::IsMember({"auto", "f32"}))
+      ->capture_default_str();
+  app.add_option("--kernels", kernels, "auto, reference, avx2 or avx512")
+      ->check(CLI::IsMember({"auto", "reference", "avx2", "avx512"}))
+      ->capture_default_str();
 }
 
 EngineOptions ModelOptions::engine_options() const {
@@ -26,25 +57,22 @@ EngineOptions ModelOptions::engine_options() const {
   options.threads = threads > 0 ? threads : default_threads();
   options.kernels = parse_kernel_set(kernels);
   options.max_batch_rows = max_batch_rows;
-  if (kv_dtype == "f32") {
-    options.kv_dtype = StateDtype::kF32;
-  } else if (kv_dtype == "auto" || kv_dtype == "f16") {
-    options.kv_dtype = StateDtype::kF16;
-  } else {
+  if (kv_dtype != "auto" && kv_dtype != "f16" && kv_dtype != "f32") {
     fail("--kv-dtype: expected auto, f32 or f16, found ", printable(kv_dtype));
   }
-  if (activations == "auto") {
-    options.activations = Activations::kAuto;
-  } else if (activations == "f32") {
-    options.activations = Activations::kF32;
-  } else {
+  if (activations != "auto" && activations != "f32") {
     fail("--activations: expected auto or f32, found ", printable(activations));
   }
+  options.kv_dtype = kv_dtype == "f32" ? StateDtype::kF32 : StateDtype::kF16;
+  options.activations = activations == "f32" ? Activations::kF32 : Activations::kAuto;
   return options;
 }
 
 std::vector<int32_t> read_tokens(const std::string& path, int64_t vocab, int64_t max_tokens) {
-  const boost::json::value value = read_json_file(path);
+  // A generous 24 bytes a token: a larger file cannot be a prompt of this model.
+  JsonLimits limits;
+  limits.max_bytes = std::min(limits.max_bytes, 24 * max_tokens + 4096);
+  const boost::json::value value = read_json_file(path, limits);
   if (!value.is_array()) fail(path, ": expected a JSON array of token ids, found another value");
   const boost::json::array& array = value.get_array();
   if (array.empty()) fail(path, ": expected at least one token id, found an empty array");
@@ -80,5 +108,7 @@ std::string decimals(double value, int places) {
   std::snprintf(text, sizeof text, "%.*f", places, value);
   return text;
 }
+
+double per_second(int64_t count, double ms) { return ms > 0 ? static_cast<double>(count) * 1e3 / ms : 0; }
 
 }  // namespace weir::cli

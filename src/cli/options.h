@@ -23,6 +23,10 @@ struct ModelOptions {
   EngineOptions engine_options() const;
 };
 
+// Checks of option values: an integer that fits 64 bits without sign; a finite number.
+CLI::Validator unsigned_64();
+CLI::Validator finite();
+
 // A JSON array of token ids, all in [0, vocab) and at most `max_tokens` of them, at least one. Error naming file and
 // element.
 std::vector<int32_t> read_tokens(const std::string& path, int64_t vocab, int64_t max_tokens);
@@ -31,5 +35,7 @@ std::vector<int32_t> read_tokens(const std::string& path, int64_t vocab, int64_t
 std::string human_bytes(double bytes);
 // Fixed decimals.
 std::string decimals(double value, int places);
+// 0 when no time has passed.
+double per_second(int64_t count, double ms);
 
 }  // namespace weir::cli

@@ -2,11 +2,15 @@
 #include <boost/json.hpp>
 #include <cmath>
 #include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
 #include <memory>
 #include <optional>
 
 #include "base/error.h"
 #include "cli/commands.h"
+#include "cli/load.h"
 #include "cli/options.h"
 #include "formats/safetensors_writer.h"
 
@@ -16,6 +20,7 @@ namespace {
 struct ScoreOptions {
   ModelOptions model;
   std::string tokens;
+  std::string text;
   std::string logits;
   bool json = false;
 };
@@ -29,9 +34,24 @@ double negative_log_likelihood(std::span<const float> logits, int32_t target) {
   return max + std::log(sum) - static_cast<double>(logits[static_cast<size_t>(target)]);
 }
 
+std::vector<int32_t> scored_tokens(const ScoreOptions& options, const Model& model) {
+  if (options.text.empty()) return read_tokens(options.tokens, model.spec.vocab, model.spec.max_positions);
+  std::ifstream file(options.text, std::ios::binary);
+  const std::string text{std::istreambuf_iterator<char>(file), {}};
+  if (!file) fail(options.text, ": can't be read");
+  const std::vector<int32_t> ids = ModelText::of(model).tokenizer().encode(text, SpecialTokens::kText, true);
+  check_prompt(ids, model);
+  if (ids.empty()) fail(options.text, ": expected at least one token, found none");
+  if (static_cast<int64_t>(ids.size()) > model.spec.max_positions) {
+    fail(options.text, ": expected at most ", model.spec.max_positions, " tokens, the model's context, found ",
+         ids.size());
+  }
+  return ids;
+}
+
 void score(const ScoreOptions& options) {
   const std::unique_ptr<Model> model = Model::load(options.model.model);
-  const std::vector<int32_t> tokens = read_tokens(options.tokens, model->spec.vocab, model->spec.max_positions);
+  const std::vector<int32_t> tokens = scored_tokens(options, *model);
   const auto count = static_cast<int64_t>(tokens.size());
   EngineOptions engine_options = options.model.engine_options();
   engine_options.max_batch_rows = static_cast<int32_t>(std::min<int64_t>(engine_options.max_batch_rows, count));
@@ -40,6 +60,12 @@ void score(const ScoreOptions& options) {
   Engine engine(*model, engine_options);
 
   std::optional<SafetensorsRowWriter> writer;
+  for (const std::string& input : model->file_paths()) {
+    std::error_code ignored;
+    if (!options.logits.empty() && std::filesystem::equivalent(options.logits, input, ignored)) {
+      fail(options.logits, ": cannot be written: it is a file of the model");
+    }
+  }
   if (!options.logits.empty()) writer.emplace(options.logits, "logits", count, model->spec.vocab);
   const std::unique_ptr<Sequence> sequence = engine.new_sequence();
   boost::json::array token_nll, rows_per_step;
@@ -54,11 +80,13 @@ void score(const ScoreOptions& options) {
     rows_per_step.push_back(rows);
     for (int64_t r = 0; r < rows; ++r) {
       const std::span<const float> logits = engine.logits(r);
-      if (writer) writer->append(logits);
       const int64_t position = done + r;
+      for (const float logit : logits) {
+        if (!std::isfinite(logit)) fail("position ", position, ": a logit is not finite");
+      }
+      if (writer) writer->append(logits);
       if (position + 1 == count) break;
       const double nll = negative_log_likelihood(logits, tokens[static_cast<size_t>(position + 1)]);
-      if (!std::isfinite(nll)) fail("position ", position, ": a logit is not finite");
       token_nll.push_back(nll);
       total += nll;
     }
@@ -82,6 +110,7 @@ void score(const ScoreOptions& options) {
   }
   std::printf("%lld tokens scored in %lld steps\n", static_cast<long long>(scored),
               static_cast<long long>(engine.steps()));
+  if (scored == 0) std::printf("a token is scored by those before it: two are needed\n");
   if (scored > 0) std::printf("mean NLL %.6f, perplexity %.4f\n", mean, std::exp(mean));
 }
 
@@ -91,8 +120,12 @@ void add_score(CLI::App& app) {
   CLI::App* command = app.add_subcommand("score", "negative log-likelihood and logits of a token sequence");
   const auto options = std::make_shared<ScoreOptions>();
   options->model.add_to(*command);
-  command->add_option("--tokens", options->tokens, "JSON file: an array of token ids, taken as they are")->required();
-  command->add_option("--logits", options->logits, "write F32 `logits` [n, vocab] to this safetensors file");
+  auto* source = command->add_option_group("source")->require_option(1);
+  source->add_option("--tokens", options->tokens, "JSON file: an array of token ids, taken as they are");
+  source->add_option("--text", options->text,
+                     "file of text, in which nothing is special; BOS in front if the model wants it");
+  command->add_option("--logits", options->logits, "write F32 `logits` [n, vocab] to this safetensors file")
+      ->check(CLI::Validator([](std::string& path) { return path.empty() ? "expected a path" : std::string(); }, ""));
   command->add_flag("--json", options->json, "print a JSON object");
   command->callback([options] { score(*options); });
 }

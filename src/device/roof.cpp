@@ -45,13 +45,7 @@ KernelSet vector_set(const CpuDevice& device) {
   return device.kernels();
 }
 
-}  // namespace
-
-double measure_read_bandwidth(CpuDevice& device, int64_t bytes) {
-  const int64_t piece = int64_t{1} << 20;
-  const int64_t pieces = std::max<int64_t>(bytes / piece, 1);
-  Mapping buffer(pieces * piece);
-  std::memset(buffer.data(), 1, static_cast<size_t>(buffer.bytes()));  // pages of their own, not the shared zero page
+double read_bandwidth(CpuDevice& device, std::span<const std::span<const std::byte>> pieces, int passes) {
   float (*read)(const std::byte*, int64_t) = read_plain;
   switch (vector_set(device)) {
     case KernelSet::kAvx512:
@@ -64,12 +58,32 @@ double measure_read_bandwidth(CpuDevice& device, int64_t bytes) {
       break;
   }
   std::vector<float> kept(static_cast<size_t>(device.threads()) * 16);
-  const double seconds = best_seconds(7, [&] {
-    device.pool().parallel_for(pieces, [&](int64_t index, int thread) {
-      kept[static_cast<size_t>(thread) * 16] += read(buffer.data() + index * piece, piece);
+  const double seconds = best_seconds(passes, [&] {
+    device.pool().parallel_for(static_cast<int64_t>(pieces.size()), [&](int64_t index, int thread) {
+      const std::span<const std::byte> piece = pieces[static_cast<size_t>(index)];
+      kept[static_cast<size_t>(thread) * 16] += read(piece.data(), static_cast<int64_t>(piece.size()));
     });
   });
-  return static_cast<double>(pieces * piece) / seconds * 1e-9;
+  size_t bytes = 0;
+  for (const std::span<const std::byte> piece : pieces) bytes += piece.size();
+  return static_cast<double>(bytes) / seconds * 1e-9;
+}
+
+}  // namespace
+
+double measure_read_bandwidth(CpuDevice& device, int64_t bytes) {
+  const int64_t piece = int64_t{1} << 20;
+  Mapping buffer(std::max<int64_t>(bytes / piece, 1) * piece);
+  std::memset(buffer.data(), 1, static_cast<size_t>(buffer.bytes()));  // pages of their own, not the shared zero page
+  std::vector<std::span<const std::byte>> pieces;
+  for (int64_t at = 0; at < buffer.bytes(); at += piece) {
+    pieces.emplace_back(buffer.data() + at, static_cast<size_t>(piece));
+  }
+  return read_bandwidth(device, pieces, 7);
+}
+
+double measure_read_bandwidth(CpuDevice& device, std::span<const std::span<const std::byte>> pieces) {
+  return read_bandwidth(device, pieces, 3);
 }
 
 double measure_fma_peak(CpuDevice& device) {

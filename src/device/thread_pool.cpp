@@ -4,6 +4,9 @@
 
 #include <algorithm>
 #include <cassert>
+#include <system_error>
+
+#include "base/error.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -30,10 +33,17 @@ bool has_work(uint64_t ticket) { return static_cast<uint32_t>(ticket) < static_c
 
 ThreadPool::ThreadPool(int threads) {
   assert(threads >= 1);
-  for (int i = 1; i < threads; ++i) workers_.emplace_back([this, i] { work(i); });
+  try {
+    for (int i = 1; i < threads; ++i) workers_.emplace_back([this, i] { work(i); });
+  } catch (const std::system_error& error) {
+    stop();
+    fail("--threads: cannot start thread ", workers_.size() + 2, " of ", threads, ": ", error.code().message());
+  }
 }
 
-ThreadPool::~ThreadPool() {
+ThreadPool::~ThreadPool() { stop(); }
+
+void ThreadPool::stop() {
   {
     std::lock_guard lock(mutex_);
     stop_.store(true);
@@ -47,14 +57,15 @@ bool ThreadPool::take_one(int thread) {
   const uint64_t ticket = next_.fetch_add(1, std::memory_order_acq_rel);
   if (!has_work(ticket)) return false;
   call_(context_, static_cast<int64_t>(static_cast<uint32_t>(ticket)), thread);
-  done_.fetch_add(1, std::memory_order_release);
+  const int64_t done = done_.fetch_add(1, std::memory_order_release) + 1;
+  if (thread != 0 && done == static_cast<int64_t>(ticket >> 32)) done_.notify_one();
   return true;
 }
 
 void ThreadPool::run(int64_t count, Call call, void* context) {
-  assert(count < kMaxCount);
   if (count <= 0) return;
-  if (workers_.empty() || count == 1) {
+  // Beyond a ticket's range (no real loop gets there) the caller does the work alone.
+  if (workers_.empty() || count == 1 || count >= kMaxCount) {
     for (int64_t i = 0; i < count; ++i) call(context, i, 0);
     return;
   }
@@ -67,11 +78,14 @@ void ThreadPool::run(int64_t count, Call call, void* context) {
     wake_.notify_all();
   }
   while (take_one(0)) {}
-  for (int spin = 0; done_.load(std::memory_order_acquire) != count; ++spin) {
-    if (spin < kSpins) {
+  // A worker that holds an index and has lost its processor needs ours: sleep rather than spin on.
+  int spin = 0;
+  for (int64_t done = done_.load(std::memory_order_acquire); done != count;
+       done = done_.load(std::memory_order_acquire)) {
+    if (++spin < kSpins) {
       relax();
     } else {
-      std::this_thread::yield();
+      done_.wait(done, std::memory_order_acquire);
     }
   }
 }

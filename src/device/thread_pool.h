@@ -14,7 +14,7 @@ namespace weir {
 
 class ThreadPool {
  public:
-  // threads >= 1
+  // threads >= 1; Error when the system gives no more threads
   explicit ThreadPool(int threads);
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
@@ -37,6 +37,7 @@ class ThreadPool {
   void run(int64_t count, Call call, void* context);
   void work(int thread);
   bool take_one(int thread);
+  void stop();
 
   std::vector<std::thread> workers_;
   Call call_ = nullptr;  // of the loop that runs; stable while it has unfinished indices

@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "base/error.h"
+#include "models/generated_weights.h"
 
 namespace weir {
 
@@ -31,6 +32,28 @@ std::unique_ptr<Model> Model::load(const std::filesystem::path& path) {
   return std::unique_ptr<Model>(new Model{std::move(checkpoint), std::move(spec)});
 }
 
+std::unique_ptr<Model> Model::generate(const std::filesystem::path& config, WeightFormat format) {
+  const JsonObject object = JsonObject::read(config.string());
+  const std::optional<JsonObject> nested = object.object_if("text_config");
+  const JsonObject& text = nested ? *nested : object;
+  const bool has_experts = text.has("num_experts") || text.has("n_routed_experts") || text.has("num_local_experts");
+  Checkpoint checkpoint = Checkpoint::generated(config, std::make_shared<GeneratedWeights>(format, has_experts));
+  ModelSpec spec = load_model(checkpoint);
+  return std::unique_ptr<Model>(new Model{std::move(checkpoint), std::move(spec)});
+}
+
+std::vector<std::string> Model::file_paths() const {
+  std::vector<std::string> paths;
+  if (checkpoint() != nullptr) {
+    for (const Checkpoint::File& file : checkpoint()->files()) paths.push_back(file.path);
+  } else {
+    for (const GgufTensor& tensor : gguf()->tensors()) {
+      if (paths.empty() || paths.back() != *tensor.file) paths.push_back(*tensor.file);
+    }
+  }
+  return paths;
+}
+
 int64_t Sequence::rollback(int64_t position) {
   const int64_t length = state_.rollback(position);
   tokens_.resize(static_cast<size_t>(length));
@@ -50,6 +73,17 @@ StatePools::Limits Engine::limits(const EngineOptions& options, const StateLayou
   return limits;
 }
 
+void Engine::choose_anchor_spacing() {
+  constexpr int64_t kClosest = 64;  // nearer ones would cost more writing than they save computing
+  const int64_t bytes = circuit_->layout().anchor_bytes();
+  if (options_.anchor_spacing > 0 || options_.anchor_memory <= 0 || bytes == 0) return;
+  for (int64_t spacing = kClosest; spacing < options_.max_tokens; spacing *= 2) {
+    if (options_.max_tokens / spacing * bytes > options_.anchor_memory) continue;
+    options_.anchor_spacing = spacing;
+    return;
+  }
+}
+
 Engine::Engine(const Model& model, const EngineOptions& options)
     : model_(model),
       options_(options),
@@ -59,7 +93,8 @@ Engine::Engine(const Model& model, const EngineOptions& options)
                         .max_logit_rows = options.max_logit_rows,
                         .kv_dtype = options.kv_dtype,
                         .activations = options.activations})),
-      pools_(circuit_->layout(), limits(options, circuit_->layout())) {
+      pools_(circuit_->layout(), (choose_anchor_spacing(), limits(options_, circuit_->layout()))) {
+  check_memory();
   const auto rows = static_cast<size_t>(options.max_batch_rows);
   spans_.reserve(rows);
   tokens_.reserve(rows);
@@ -68,6 +103,15 @@ Engine::Engine(const Model& model, const EngineOptions& options)
   logit_rows_.reserve(static_cast<size_t>(options.max_logit_rows));
   for (int group = 0; group < pools_.groups(); ++group) pools_.pages(group).poison_released(options.poison_released);
   pools_.anchors().poison_released(options.poison_released);
+}
+
+// The buffers are reserved but not touched yet: to find out in the middle of a step would be too late.
+void Engine::check_memory() const {
+  const int64_t available = available_memory();
+  const int64_t needed = circuit_->buffer_bytes();
+  if (available == 0 || needed <= available) return;
+  fail("memory: steps of ", options_.max_batch_rows, " rows (", options_.max_logit_rows, " with logits) need ", needed,
+       " bytes of buffers, and ", available, " are available: lower --max-batch-rows");
 }
 
 void Engine::protect(std::span<const SpanRequest> spans, bool read_only) {

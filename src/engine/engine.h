@@ -23,11 +23,14 @@ struct Model {
 
   // `path`: a folder as published on Hugging Face, a GGUF file, or a folder with one GGUF model and no config.json.
   static std::unique_ptr<Model> load(const std::filesystem::path& path);
+  // A model of this configuration (a config.json) with generated weights in `format`: for measuring.
+  static std::unique_ptr<Model> generate(const std::filesystem::path& config, WeightFormat format);
   const Checkpoint* checkpoint() const { return std::get_if<Checkpoint>(&files); }  // nullptr for GGUF
   const GgufFile* gguf() const { return std::get_if<GgufFile>(&files); }            // nullptr for a folder
   int64_t weight_bytes() const {
     return std::visit([](const auto& source) { return source.total_bytes(); }, files);
   }
+  std::vector<std::string> file_paths() const;  // of the weights
 };
 
 struct EngineOptions {
@@ -40,6 +43,7 @@ struct EngineOptions {
   int64_t max_sequences = 1;     // sizes journal pages and anchors
   int64_t max_tokens = 4096;     // of all sequences together; sizes the pages
   int64_t anchor_spacing = 0;    // keep anchors at these multiples (of 16) for deep rollbacks; 0: none
+  int64_t anchor_memory = 0;     // with spacing 0: keep as many as these bytes hold, at least 64 positions apart
   bool poison_released = false;  // tests: released blocks are filled with NaN
   bool protect_anchors = false;  // tests: anchors are read-only memory while a step runs, but for those it must write
 };
@@ -81,7 +85,7 @@ enum class StepStatus {
 
 class Engine {
  public:
-  // `model` must outlive the engine.
+  // `model` must outlive the engine. Error when the buffers of a step are larger than the memory that is left.
   Engine(const Model& model, const EngineOptions& options);
 
   std::unique_ptr<Sequence> new_sequence() { return std::make_unique<Sequence>(pools_, options_.anchor_spacing); }
@@ -102,6 +106,8 @@ class Engine {
   int64_t steps() const { return steps_; }
 
  private:
+  void check_memory() const;
+  void choose_anchor_spacing();
   static StatePools::Limits limits(const EngineOptions& options, const StateLayout& layout);
   void protect(std::span<const SpanRequest> spans, bool read_only);
 
@@ -109,7 +115,7 @@ class Engine {
   EngineOptions options_;
   CpuDevice device_;
   std::unique_ptr<Circuit> circuit_;
-  StatePools pools_;
+  StatePools pools_;  // by options_ with the spacing chosen
   int64_t steps_ = 0;
   // Staging: what varies per step.
   std::vector<SpanView> spans_;

@@ -33,17 +33,21 @@ float gumbel_noise(uint64_t seed, int64_t position, int32_t id) {
 
 std::optional<int32_t> sample(std::span<const float> logits, const SamplingOptions& options, int64_t position) {
   constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  float largest = -kInfinity;
+  for (const float logit : logits) {
+    if (!(logit < kInfinity)) return std::nullopt;  // NaN or +inf
+    largest = logit > largest ? logit : largest;
+  }
   float best = -kInfinity;
   int32_t chosen = -1;
   for (size_t i = 0; i < logits.size(); ++i) {
     const float logit = logits[i];
-    if (!(logit < kInfinity)) return std::nullopt;  // NaN or +inf
     if (logit == -kInfinity) continue;
     const auto id = static_cast<int32_t>(i);
     float score = logit;
     if (options.temperature > 0) {
-      score = logit / options.temperature;
-      if (score + kMaxGumbel <= best) continue;  // no noise could lift it above the best
+      score = (logit - largest) / options.temperature;  // at most 0: a tiny T gives -inf, never +inf
+      if (score + kMaxGumbel <= best) continue;         // no noise could lift it above the best
       score += gumbel_noise(options.seed, position, id);
     }
     if (score > best || chosen < 0) {

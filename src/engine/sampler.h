@@ -1,5 +1,6 @@
 // Sampling as keyed noise: the next token is a pure function of the logits, the seed and the position.
-//   next = argmax over ids of  logit / T + Gumbel( Philox(seed, position, id) );  T = 0: argmax of the logits
+//   next = argmax over ids of  (logit - max logit) / T + Gumbel( Philox(seed, position, id) );  T = 0: argmax of the
+//   logits
 // Ties go to the lowest id. Philox4x32-10: Salmon et al., "Parallel random numbers: as easy as 1, 2, 3" (SC 2011).
 #pragma once
 

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <vector>
@@ -60,7 +61,8 @@ TEST(Sampler, SkippingHopelessIdsChangesNothing) {
     int32_t best = -1;
     float best_score = -std::numeric_limits<float>::infinity();
     for (int32_t id = 0; id < 1000; ++id) {
-      const float score = logits[static_cast<size_t>(id)] / 0.7f + gumbel_noise(9, position, id);
+      const float largest = *std::max_element(logits.begin(), logits.end());
+      const float score = (logits[static_cast<size_t>(id)] - largest) / 0.7f + gumbel_noise(9, position, id);
       if (score > best_score) {
         best_score = score;
         best = id;
@@ -68,6 +70,11 @@ TEST(Sampler, SkippingHopelessIdsChangesNothing) {
     }
     EXPECT_EQ(sample(logits, {0.7f, 9}, position), best);
   }
+}
+
+TEST(Sampler, TinyTemperaturesAreGreedy) {
+  const std::vector<float> logits = {1, 3, 2, 2.9f};
+  for (float temperature : {1e-20f, 1e-38f, 1e-45f}) EXPECT_EQ(sample(logits, {temperature, 5}, 7), 1) << temperature;
 }
 
 TEST(Sampler, NoiseStaysBelowItsBound) {

@@ -20,7 +20,8 @@ constexpr JsonLimits kIndexLimits{.max_bytes = int64_t{1} << 30, .max_depth = 8}
 
 bool is_there(const fs::path& path) {
   std::error_code error;
-  return fs::exists(path, error);
+  // A link that leads nowhere is there: opening it then says what is wrong.
+  return fs::symlink_status(path, error).type() != fs::file_type::not_found;
 }
 
 // A name that leads out of the folder could map any file of the user's.
@@ -71,6 +72,12 @@ Checkpoint Checkpoint::open(const fs::path& folder) {
   return checkpoint;
 }
 
+Checkpoint Checkpoint::generated(const fs::path& config, std::shared_ptr<TensorMaker> maker) {
+  Checkpoint checkpoint(config.parent_path().string(), JsonObject::read(config.string()));
+  checkpoint.maker_ = std::move(maker);
+  return checkpoint;
+}
+
 const Tensor* Checkpoint::find(std::string_view name) const {
   const auto at = std::lower_bound(tensors_.begin(), tensors_.end(), name,
                                    [](const Tensor& tensor, std::string_view n) { return tensor.name < n; });
@@ -78,6 +85,7 @@ const Tensor* Checkpoint::find(std::string_view name) const {
 }
 
 int64_t Checkpoint::total_bytes() const {
+  if (maker_) return maker_->total_bytes();
   int64_t total = 0;
   for (const File& file : files_) total += file.bytes;
   return total;

@@ -13,11 +13,24 @@
 
 #include "formats/json.h"
 #include "formats/safetensors.h"
+#include "formats/weight.h"
 
 namespace weir {
 
+// Makes the tensors of a model of which there is only a configuration. Names are those of published checkpoints.
+class TensorMaker {
+ public:
+  virtual ~TensorMaker() = default;
+  virtual WeightView matrix(std::string_view name, int64_t out, int64_t in) = 0;
+  virtual std::vector<float> floats(std::string_view name, int64_t count) = 0;
+  virtual int64_t total_bytes() const = 0;
+};
+
 class Checkpoint {
  public:
+  // A configuration, and weights that `maker` makes when they are asked for.
+  static Checkpoint generated(const std::filesystem::path& config, std::shared_ptr<TensorMaker> maker);
+
   // Maps every file and checks every header; no weights are read. Throws Error naming the file for anything wrong,
   // including an index that disagrees with its shards in either direction.
   static Checkpoint open(const std::filesystem::path& folder);
@@ -26,6 +39,7 @@ class Checkpoint {
   const JsonObject& config() const { return config_; }
   const JsonObject* generation_config() const { return generation_config_ ? &*generation_config_ : nullptr; }
 
+  TensorMaker* maker() const { return maker_.get(); }           // nullptr for files
   const Tensor* find(std::string_view name) const;              // nullptr when absent
   std::span<const Tensor> tensors() const { return tensors_; }  // sorted by name; valid while the Checkpoint lives
 
@@ -50,6 +64,7 @@ class Checkpoint {
   std::vector<std::unique_ptr<const MappedFile>> mappings_;  // on the heap: tensors point to the data and the path
   std::vector<Tensor> tensors_;
   std::vector<File> files_;
+  std::shared_ptr<TensorMaker> maker_;
 };
 
 }  // namespace weir

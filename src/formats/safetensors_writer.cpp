@@ -5,6 +5,7 @@
 #include <cassert>
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
 #include <utility>
 
 #include "base/error.h"
@@ -12,7 +13,14 @@
 namespace weir {
 
 SafetensorsRowWriter::SafetensorsRowWriter(std::string path, const std::string& tensor, int64_t rows, int64_t cols)
-    : path_(std::move(path)), temporary_(concat(path_, ".partial.", getpid())), bytes_left_(rows * cols * 4) {
+    : path_(std::move(path)), bytes_left_(rows * cols * 4) {
+  namespace fs = std::filesystem;
+  std::error_code ignored;
+  const fs::file_status status = fs::status(path_, ignored);
+  if (fs::is_directory(status)) fail(path_, ": cannot be written: it is a folder");
+  const bool device = fs::exists(status) && !fs::is_regular_file(status);
+  target_ = fs::is_symlink(fs::symlink_status(path_, ignored)) ? fs::weakly_canonical(path_, ignored).string() : path_;
+  temporary_ = device ? target_ : concat(target_, ".partial.", getpid());
   file_ = std::fopen(temporary_.c_str(), "wb");
   if (file_ == nullptr) fail(path_, ": cannot be written: ", std::strerror(errno));
   std::string header = concat("{\"", tensor, "\":{\"dtype\":\"F32\",\"shape\":[", rows, ",", cols,
@@ -26,7 +34,7 @@ SafetensorsRowWriter::SafetensorsRowWriter(std::string path, const std::string& 
 SafetensorsRowWriter::~SafetensorsRowWriter() {
   if (file_ == nullptr) return;
   std::fclose(file_);
-  std::remove(temporary_.c_str());
+  if (temporary_ != target_) std::remove(temporary_.c_str());
 }
 
 void SafetensorsRowWriter::fail_write() const { fail(path_, ": write failed: ", std::strerror(errno)); }
@@ -40,9 +48,10 @@ void SafetensorsRowWriter::append(std::span<const float> row) {
 void SafetensorsRowWriter::finish() {
   assert(bytes_left_ == 0);
   std::FILE* file = std::exchange(file_, nullptr);
-  if (std::fclose(file) != 0 || std::rename(temporary_.c_str(), path_.c_str()) != 0) {
+  const bool direct = temporary_ == target_;
+  if (std::fclose(file) != 0 || (!direct && std::rename(temporary_.c_str(), target_.c_str()) != 0)) {
     const int error = errno;
-    std::remove(temporary_.c_str());
+    if (!direct) std::remove(temporary_.c_str());
     errno = error;
     fail_write();
   }

@@ -10,7 +10,8 @@ namespace weir {
 
 class SafetensorsRowWriter {
  public:
-  // The file appears under `path` only when finish() has succeeded. Throws Error naming the path.
+  // A regular file appears under `path` (or where a link leads) only when finish() has succeeded; what is there already
+  // and is no file (a device, a pipe) is written directly. Throws Error naming the path.
   SafetensorsRowWriter(std::string path, const std::string& tensor, int64_t rows, int64_t cols);
   ~SafetensorsRowWriter();
   SafetensorsRowWriter(const SafetensorsRowWriter&) = delete;
@@ -22,7 +23,8 @@ class SafetensorsRowWriter {
  private:
   [[noreturn]] void fail_write() const;
 
-  std::string path_;
+  std::string path_;    // as given
+  std::string target_;  // with links resolved
   std::string temporary_;
   int64_t bytes_left_ = 0;
   std::FILE* file_ = nullptr;

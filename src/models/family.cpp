@@ -22,7 +22,7 @@ ModelSpec load_qwen3_gguf(const GgufFile& file);
 
 std::span<const Family> families() {
   static constexpr Family kFamilies[] = {
-      {"kimi_k3", "kimi-k3", load_kimi_k3, load_kimi_k3_gguf},
+      {"kimi_k3", "kimi-k3", load_kimi_k3, load_kimi_k3_gguf, ChatFormat::kKimiK3},
       {"kimi_linear", "kimi-linear", load_kimi_linear, load_kimi_linear_gguf},
       {"llama", "llama", load_llama, load_llama_gguf},
       {"qwen2", "qwen2", load_qwen2, load_qwen2_gguf},
@@ -58,36 +58,42 @@ std::vector<int64_t> stop_tokens(const GgufMetadata& metadata, int64_t vocab) {
   return stops;
 }
 
+std::string known_names(std::string_view Family::*name) {
+  std::string known;
+  for (const Family& family : families()) known += concat(known.empty() ? "one of " : ", ", family.*name);
+  return known;
+}
+
 }  // namespace
 
+const Family* find_family(std::string_view model_type) {
+  const auto found = std::ranges::find(families(), model_type, &Family::model_type);
+  return found == families().end() ? nullptr : &*found;
+}
+
+const Family* find_gguf_family(std::string_view architecture) {
+  const auto found = std::ranges::find(families(), architecture, &Family::architecture);
+  return found == families().end() ? nullptr : &*found;
+}
+
 ModelSpec load_model(const Checkpoint& checkpoint) {
-  const std::string type = checkpoint.config().string("model_type");
-  std::string known;
-  for (const Family& family : families()) {
-    if (family.model_type == type) {
-      ModelSpec spec = family.load(checkpoint);
-      spec.stop_tokens = stop_tokens(checkpoint, spec.vocab);
-      return spec;
-    }
-    known += concat(known.empty() ? "" : ", ", family.model_type);
-  }
-  checkpoint.config().fail_field("model_type", concat("one of ", known));
+  const Family* family = find_family(checkpoint.config().string("model_type"));
+  if (family == nullptr) checkpoint.config().fail_field("model_type", known_names(&Family::model_type));
+  ModelSpec spec = family->load(checkpoint);
+  spec.chat_format = family->chat_format;
+  spec.stop_tokens = stop_tokens(checkpoint, spec.vocab);
+  return spec;
 }
 
 ModelSpec load_model(const GgufFile& file) {
   const GgufMetadata& metadata = file.metadata();
   if (metadata.string_or("general.type", "model") != "model") metadata.fail_key("general.type", "'model'");
-  const std::string_view architecture = metadata.string("general.architecture");
-  std::string known;
-  for (const Family& family : families()) {
-    if (family.architecture == architecture) {
-      ModelSpec spec = family.load_gguf(file);
-      spec.stop_tokens = stop_tokens(metadata, spec.vocab);
-      return spec;
-    }
-    known += concat(known.empty() ? "" : ", ", family.architecture);
-  }
-  metadata.fail_key("general.architecture", concat("one of ", known));
+  const Family* family = find_gguf_family(metadata.string("general.architecture"));
+  if (family == nullptr) metadata.fail_key("general.architecture", known_names(&Family::architecture));
+  ModelSpec spec = family->load_gguf(file);
+  spec.chat_format = family->chat_format;
+  spec.stop_tokens = stop_tokens(metadata, spec.vocab);
+  return spec;
 }
 
 }  // namespace weir

@@ -16,9 +16,12 @@ struct Family {
   std::string_view architecture;  // in GGUF
   ModelSpec (*load)(const Checkpoint& checkpoint);
   ModelSpec (*load_gguf)(const GgufFile& file);
+  ChatFormat chat_format = ChatFormat::kTemplate;
 };
 
 std::span<const Family> families();
+const Family* find_family(std::string_view model_type);         // nullptr when it is unknown
+const Family* find_gguf_family(std::string_view architecture);  // nullptr when it is unknown
 
 // Reads a checkpoint with the family that its config names. The views of the result point into the checkpoint's mapped
 // files. Throws Error naming file and field or tensor.

@@ -3,6 +3,7 @@
 #include "base/error.h"
 #include "models/family.h"
 #include "models/kimi_parts.h"
+#include "ops/attn_residual/attn_residual.h"
 
 namespace weir {
 namespace {
@@ -61,6 +62,11 @@ ModelSpec load_kimi_k3(const Checkpoint& checkpoint) {
   spec.family = "kimi_k3";
   spec.act = activation(text);
   spec.residual_block = text.integer_or("attn_res_block_size", 0, 1, numbers.layers);
+  const int64_t least = (numbers.layers + kMaxResidualCandidates - 2) / (kMaxResidualCandidates - 1);
+  if (spec.residual_block > 0 && spec.residual_block < least) {
+    text.fail_field("attn_res_block_size", concat("at least ", least, ", so that ", numbers.layers,
+                                                  " layers make at most ", kMaxResidualCandidates - 1, " blocks"));
+  }
   load_residuals(tensors, spec);
   spec.skipped = {"vision_tower.", "mm_projector."};
   tensors.finish(spec.skipped);

@@ -1,5 +1,6 @@
 #include "models/kimi_parts.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "base/error.h"
@@ -111,6 +112,8 @@ KimiConfig::KimiConfig(const JsonObject& text) {
 
   dense_inter = text.integer_or("intermediate_size", 0, 1, kMaxWidth);
   is_moe = moe_layers(text, layers);
+  if (std::ranges::find(is_moe, false) != is_moe.end()) dense_inter = width(text, "intermediate_size");
+  if (std::ranges::find(is_moe, true) != is_moe.end()) text.integer("num_experts", 1, kMaxExperts);
   experts = text.integer_or("num_experts", 0, 1, kMaxExperts);
   const std::string_view top_k_key =
       text.has("num_experts_per_token") ? "num_experts_per_token" : "num_experts_per_tok";

@@ -102,8 +102,15 @@ struct RopeSpec {
   float attention_factor = 1;
 };
 
+// How a conversation becomes a prompt, and an answer a message.
+enum class ChatFormat {
+  kTemplate,  // by the Jinja template that comes with the model
+  kKimiK3,    // Kimi K3's markup: the model has no template
+};
+
 struct ModelSpec {
   std::string family;
+  ChatFormat chat_format = ChatFormat::kTemplate;
   int64_t hidden = 0, vocab = 0, max_positions = 0;
   float eps = 1e-5f;
   GluFunction act;       // of every feed-forward part

@@ -1,6 +1,7 @@
 #include "models/tensor_binder.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 
 #include "base/error.h"
@@ -34,6 +35,12 @@ FloatVector widened(const SourceTensor& tensor, int64_t count) {
   FloatVector values(static_cast<size_t>((count + block - 1) / block * block));
   dequantize_row(format, tensor.data, static_cast<int64_t>(values.size()), values.data());
   values.resize(static_cast<size_t>(count));
+  // A router would rank a NaN last and say nothing; better to refuse it here.
+  const auto bad = std::ranges::find_if(values, [](float x) { return !std::isfinite(x); });
+  if (bad != values.end()) {
+    fail_tensor(tensor, "finite numbers",
+                concat(std::isnan(*bad) ? "NaN" : "infinity", " at element ", bad - values.begin()));
+  }
   return values;
 }
 
@@ -44,10 +51,19 @@ WeightView view(const SourceTensor& tensor, int64_t out, int64_t in) {
 }  // namespace
 
 TensorBinder::TensorBinder(const Checkpoint& checkpoint, std::string prefix)
-    : source_(tensor_source(checkpoint)), prefix_(std::move(prefix)), taken_(static_cast<size_t>(source_->size())) {}
+    : source_(tensor_source(checkpoint)),
+      maker_(checkpoint.maker()),
+      prefix_(std::move(prefix)),
+      taken_(static_cast<size_t>(source_->size())) {}
 
 TensorBinder::TensorBinder(const GgufFile& file, std::span<const GgufName> names)
     : source_(tensor_source(file)), names_(names), taken_(static_cast<size_t>(source_->size())) {}
+
+bool TensorBinder::has(std::string_view name) const {
+  // Of a thing that checkpoints store in one of several ways, a maker has the first published one.
+  if (maker_ != nullptr) return name.ends_with(".A_log");
+  return find(name).has_value();
+}
 
 std::optional<int64_t> TensorBinder::find(std::string_view name) const {
   if (!names_) return source_->find(prefix_ + std::string(name));
@@ -105,6 +121,7 @@ WeightView TensorBinder::packed(const std::string& name, int64_t out, int64_t in
 }
 
 WeightView TensorBinder::matrix(const std::string& name, int64_t out, int64_t in) {
+  if (maker_ != nullptr) return maker_->matrix(name, out, in);
   if (!has(name) && has(name + "_packed")) return packed(name, out, in);
   const SourceTensor tensor = take(name);
   checked_format(tensor);
@@ -143,12 +160,18 @@ std::vector<WeightView> TensorBinder::experts(const std::string& prefix, const s
 }
 
 FloatVector TensorBinder::floats(const std::string& name, std::initializer_list<int64_t> shape) {
+  if (maker_ != nullptr) {
+    int64_t count = 1;
+    for (const int64_t d : shape) count *= d;
+    return maker_->floats(name, count);
+  }
   const SourceTensor tensor = take(name);
   check_shape(tensor, shape);
   return widened(tensor, tensor.elements());
 }
 
 FloatVector TensorBinder::first_floats(const std::string& name, int64_t count) {
+  if (maker_ != nullptr) return maker_->floats(name, count);
   const SourceTensor tensor = take(name);
   if (tensor.elements() < count) fail_tensor(tensor, concat("at least ", count, " elements"), shape_text(tensor.shape));
   return widened(tensor, count);

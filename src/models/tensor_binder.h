@@ -24,7 +24,7 @@ class TensorBinder {
   // Names go through `names`.
   TensorBinder(const GgufFile& file, std::span<const GgufName> names);
 
-  bool has(std::string_view name) const { return find(name).has_value(); }
+  bool has(std::string_view name) const;
 
   // A matrix [out, in], used in place: `name` in any format of weights, or `name` + "_packed" and "_scale" (MXFP4).
   // Error names file and tensor: missing, other shape, other dtype, MXFP4 scale 255.
@@ -54,6 +54,7 @@ class TensorBinder {
   void check_shape(const SourceTensor& tensor, std::span<const int64_t> expected) const;
 
   std::unique_ptr<const TensorSource> source_;
+  TensorMaker* maker_ = nullptr;  // of a checkpoint without files: instead of source_
   std::string prefix_;
   std::optional<std::span<const GgufName>> names_;
   std::vector<bool> taken_;  // by index in the source

@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "text/jinja_filters.h"
+#include "text/jinja_sort.h"
 #include "text/jinja_strings.h"
 
 namespace weir::jinja {
@@ -66,7 +67,7 @@ std::vector<Keyed> keyed_items(Runtime& runtime, const Value& input, const Value
 }
 
 void sort_items(Runtime& runtime, std::vector<Keyed>& items, bool reverse) {
-  std::stable_sort(items.begin(), items.end(), [&](const Keyed& a, const Keyed& b) {
+  merge_sort(items, [&](const Keyed& a, const Keyed& b) {
     return reverse ? less(runtime, b.key, a.key) : less(runtime, a.key, b.key);
   });
 }

@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "text/jinja_runtime.h"
+#include "text/jinja_sort.h"
 #include "text/jinja_unicode.h"
 #include "text/jinja_value.h"
 
@@ -162,8 +163,7 @@ class JsonPrinter {
     std::vector<const std::pair<Value, Value>*> entries;
     for (const auto& entry : dict.entries) entries.push_back(&entry);
     if (style_.sort_keys) {
-      std::stable_sort(entries.begin(), entries.end(),
-                       [&](const auto* a, const auto* b) { return less(runtime_, a->first, b->first); });
+      merge_sort(entries, [&](const auto* a, const auto* b) { return less(runtime_, a->first, b->first); });
     }
     out_.append("{", Origin::kValue);
     bool first = true;

@@ -187,7 +187,9 @@ class Renderer {
       }
       if (known) {
         for (Ordered& result : run) result.tool = calls.at(*result.message->tool_call_id).second;
-        std::stable_sort(run.begin(), run.end(), [](const Ordered& a, const Ordered& b) { return a.call < b.call; });
+        std::sort(run.begin(), run.end(), [](const Ordered& a, const Ordered& b) {
+          return std::pair(a.call, a.index) < std::pair(b.call, b.index);
+        });
       }
       out.insert(out.end(), run.begin(), run.end());
     }

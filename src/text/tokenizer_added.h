@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -39,6 +40,7 @@ class AddedTokens {
 
   // Sections in order, without empty ones; white space that tokens took along belongs to no text.
   std::vector<TextSection> sections(std::string_view text, SpecialTokens mode) const;
+  std::span<const AddedToken> tokens() const { return tokens_; }
 
  private:
   std::vector<TextSection> leftmost(std::string_view text, const ByteTrie& trie) const;

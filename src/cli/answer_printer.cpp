@@ -1,0 +1,58 @@
+#include "cli/answer_printer.h"
+
+#include <cstdio>
+
+namespace weir::cli {
+
+void AnswerPrinter::put(std::string_view text) {
+  if (text.empty()) return;
+  std::fwrite(text.data(), 1, text.size(), stdout);
+  at_line_start_ = text.back() == '\n';
+}
+
+void AnswerPrinter::leave_reasoning() {
+  if (!in_reasoning_) return;
+  in_reasoning_ = false;
+  std::fwrite(style_.plain().data(), 1, style_.plain().size(), stdout);
+  put(at_line_start_ ? "\n" : "\n\n");
+}
+
+void AnswerPrinter::show(const ChatEvent& event) {
+  switch (event.kind) {
+    case ChatEvent::Kind::kReasoning:
+      if (reasoning_ == ReasoningShown::kNo) return;
+      if (!in_reasoning_) std::fwrite(style_.dim().data(), 1, style_.dim().size(), stdout);
+      in_reasoning_ = true;
+      put(event.text);
+      break;
+    case ChatEvent::Kind::kContent:
+      leave_reasoning();
+      put(event.text);
+      break;
+    case ChatEvent::Kind::kToolCallStart:
+      leave_reasoning();
+      if (!at_line_start_) put("\n");
+      put(event.name);
+      put("(");
+      break;
+    case ChatEvent::Kind::kToolCallArguments:
+      put(event.text);
+      break;
+    case ChatEvent::Kind::kToolCallEnd:
+      put(")\n");
+      break;
+    case ChatEvent::Kind::kEnd:
+      break;
+  }
+  std::fflush(stdout);
+}
+
+void AnswerPrinter::end() {
+  if (in_reasoning_) std::fwrite(style_.plain().data(), 1, style_.plain().size(), stdout);
+  in_reasoning_ = false;
+  if (!at_line_start_) put("\n");
+  at_line_start_ = true;
+  std::fflush(stdout);
+}
+
+}  // namespace weir::cli

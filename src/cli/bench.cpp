@@ -1,0 +1,185 @@
+// weir bench: tokens per second of prompts and of generation, beside what the machine could do at most.
+#include <boost/json.hpp>
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <memory>
+#include <numeric>
+
+#include "base/error.h"
+#include "cli/bench_run.h"
+#include "cli/commands.h"
+#include "cli/machine.h"
+#include "cli/options.h"
+#include "device/roof.h"
+
+namespace weir::cli {
+namespace {
+
+struct BenchOptions {
+  std::string model;
+  std::string synthetic, weights = "bf16";
+  std::vector<int64_t> prompts = {512}, generated = {128}, depths = {0}, batches = {1};
+  std::vector<int> threads = {0};
+  int repeats = 3;
+  std::string kernels = "auto", kv_dtype = "auto", activations = "auto";
+  int32_t max_batch_rows = 512;
+  bool json = false;
+};
+
+struct Roofs {
+  double read_gb = 0, fma_gflop = 0;
+};
+
+struct Spread {
+  double mean = 0, deviation = 0;
+};
+
+Spread spread(const std::vector<double>& values) {
+  Spread out;
+  const auto n = static_cast<double>(values.size());
+  out.mean = std::accumulate(values.begin(), values.end(), 0.0) / n;
+  double squares = 0;
+  for (const double value : values) squares += (value - out.mean) * (value - out.mean);
+  if (values.size() > 1) out.deviation = std::sqrt(squares / (n - 1));
+  return out;
+}
+
+WeightFormat weight_format(const std::string& name) {
+  if (name == "q8_0") return WeightFormat::kQ8_0;
+  if (name == "q4_0") return WeightFormat::kQ4_0;
+  if (name == "mxfp4") return WeightFormat::kMxfp4;
+  return WeightFormat::kBf16;
+}
+
+std::vector<BenchTest> tests(const BenchOptions& options) {
+  std::vector<BenchTest> out;
+  for (const int64_t depth : options.depths) {
+    for (const int64_t n : options.prompts) {
+      if (n > 0) out.push_back({BenchTest::Kind::kPrompt, n, depth, 1});
+    }
+    for (const int64_t batch : options.batches) {
+      for (const int64_t n : options.generated) {
+        if (n > 0) out.push_back({BenchTest::Kind::kGenerate, n, depth, batch});
+      }
+    }
+  }
+  if (out.empty()) fail("expected a test: -p or -n above 0");
+  return out;
+}
+
+boost::json::object row(const BenchTest& test, const BenchResult& result, const Roofs& roofs, Engine& engine) {
+  std::vector<double> rates;
+  for (const double seconds : result.seconds) rates.push_back(static_cast<double>(test.tokens()) / seconds);
+  const Spread rate = spread(rates);
+  const double seconds = static_cast<double>(test.tokens()) / rate.mean;
+  const double gb = static_cast<double>(result.bytes) * 1e-9 / seconds;
+  const bool prompt = test.kind == BenchTest::Kind::kPrompt;
+  const double roof = prompt ? roofs.fma_gflop : roofs.read_gb;
+  const double reached = prompt ? result.flops * 1e-9 / seconds : gb;
+  boost::json::object out;
+  out["test"] = test.name();
+  out["tokens_per_second"] = rate.mean;
+  out["tokens_per_second_stddev"] = rate.deviation;
+  out["samples"] = boost::json::array(rates.begin(), rates.end());
+  out["gb_per_second"] = gb;
+  out["gflop_per_second"] = result.flops * 1e-9 / seconds;
+  out["percent_of_roof"] = roof > 0 ? 100 * reached / roof : 0.0;
+  out["roof"] = prompt ? "fp32 fma peak" : "memory read";
+  out["bytes_per_token"] = static_cast<double>(result.bytes) / static_cast<double>(test.tokens());
+  out["roof_gb_per_second"] = roofs.read_gb;
+  out["roof_gflop_per_second"] = roofs.fma_gflop;
+  out["n"] = test.n;
+  out["depth"] = test.depth;
+  out["batch"] = test.batch;
+  out["threads"] = engine.device().threads();
+  out["kernels"] = kernel_set_name(engine.device().kernels());
+  out["kv_dtype"] = engine.options().kv_dtype == StateDtype::kF32 ? "f32" : "f16";
+  out["activations"] = engine.options().activations == Activations::kF32 ? "f32" : "auto";
+  out["max_batch_rows"] = engine.options().max_batch_rows;
+  return out;
+}
+
+void print_row(const boost::json::object& row) {
+  const auto number = [&](const char* key) { return row.at(key).to_number<double>(); };
+  std::printf("%-18s %2d %10.2f %8.2f %9.2f %8.1f %% of %s\n", row.at("test").as_string().c_str(),
+              row.at("threads").to_number<int>(), number("tokens_per_second"), number("tokens_per_second_stddev"),
+              number("gb_per_second"), number("percent_of_roof"), row.at("roof").as_string().c_str());
+  std::fflush(stdout);
+}
+
+void bench(const BenchOptions& options) {
+  if (options.model.empty() == options.synthetic.empty()) {
+    fail("expected a MODEL, or --synthetic CONFIG.json with --weights");
+  }
+  const std::unique_ptr<Model> model = options.synthetic.empty()
+                                           ? Model::load(options.model)
+                                           : Model::generate(options.synthetic, weight_format(options.weights));
+  const std::vector<BenchTest> all = tests(options);
+  ModelOptions common;
+  common.kernels = options.kernels;
+  common.kv_dtype = options.kv_dtype;
+  common.activations = options.activations;
+  common.max_batch_rows = options.max_batch_rows;
+  EngineOptions probe;
+  size_bench_engine(all, model->spec, probe);  // its errors come before any output
+  boost::json::array rows;
+  if (!options.json) {
+    std::printf("%s, %s; %s\n", options.model.empty() ? options.synthetic.c_str() : options.model.c_str(),
+                human_bytes(static_cast<double>(model->weight_bytes())).c_str(), cpu_model().c_str());
+    std::printf("%-18s %2s %10s %8s %9s\n", "test", "t", "tok/s", "+-", "GB/s");
+  }
+  for (const int threads : options.threads) {
+    common.threads = threads;
+    EngineOptions engine_options = common.engine_options();
+    size_bench_engine(all, model->spec, engine_options);
+    Engine engine(*model, engine_options);
+    const Roofs roofs{measure_read_bandwidth(engine.device()), measure_fma_peak(engine.device())};
+    for (const BenchTest& test : all) {
+      boost::json::object result = row(test, run_bench(engine, test, options.repeats), roofs, engine);
+      if (!options.json) print_row(result);
+      result["model"] = options.model.empty() ? options.synthetic : options.model;
+      result["family"] = model->spec.family;
+      result["weights"] = options.model.empty() ? options.weights : std::string("as in the files");
+      result["model_bytes"] = model->weight_bytes();
+      result["repeats"] = options.repeats;
+      result["device"] = cpu_model();
+      rows.push_back(std::move(result));
+    }
+  }
+  if (options.json) std::printf("%s\n", boost::json::serialize(rows).c_str());
+}
+
+}  // namespace
+
+void add_bench(CLI::App& app) {
+  CLI::App* command = app.add_subcommand("bench", "speed of prompts and generation, beside the machine's roofs");
+  const auto options = std::make_shared<BenchOptions>();
+  const auto list = [&](const char* flags, auto& values, const char* help, auto low, auto high) {
+    command->add_option(flags, values, help)->delimiter(',')->check(CLI::Range(low, high))->capture_default_str();
+  };
+  constexpr int64_t kMost = int64_t{1} << 24;
+  command->add_option("MODEL", options->model, "folder or GGUF file");
+  command->add_option("--synthetic", options->synthetic, "config.json of a model whose weights are generated");
+  command->add_option("--weights", options->weights, "of --synthetic: bf16, q8_0, q4_0 or mxfp4")
+      ->check(CLI::IsMember({"bf16", "q8_0", "q4_0", "mxfp4"}))
+      ->capture_default_str();
+  list("-p", options->prompts, "lengths of prompts; 0: none", int64_t{0}, kMost);
+  list("-n", options->generated, "tokens to generate; 0: none", int64_t{0}, kMost);
+  list("-d", options->depths, "tokens that are there already", int64_t{0}, kMost);
+  list("-b", options->batches, "sequences that generate together", int64_t{1}, int64_t{4096});
+  list("-t,--threads", options->threads, "threads (0: all processors)", 0, 1024);
+  command->add_option("-r", options->repeats, "repeats")->check(CLI::Range(1, 1000))->capture_default_str();
+  command->add_option("--max-batch-rows", options->max_batch_rows, "rows computed in one step")
+      ->check(CLI::Range(1, 65536))
+      ->capture_default_str();
+  command->add_option("--kv-dtype", options->kv_dtype, "stored K, V and latents: auto (f16), f32, f16")
+      ->capture_default_str();
+  command->add_option("--activations", options->activations, "auto (8-bit rows for integer formats) or f32")
+      ->capture_default_str();
+  command->add_option("--kernels", options->kernels, "auto, reference, avx2 or avx512")->capture_default_str();
+  command->add_flag("--json", options->json, "print a JSON list of objects");
+  command->callback([options] { bench(*options); });
+}
+
+}  // namespace weir::cli

@@ -1,0 +1,106 @@
+#include "models/generated_weights.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "base/error.h"
+#include "base/number.h"
+
+namespace weir {
+namespace {
+
+constexpr int64_t kPattern = int64_t{1} << 20;
+
+bool is_expert(std::string_view name) { return name.find(".experts.") != std::string_view::npos; }
+
+// Routers, and MLA's up-projections of latents, which are used in BF16 or wider.
+bool stays_wide(std::string_view name) {
+  return name.ends_with("block_sparse_moe.gate.weight") || name.ends_with("mlp.gate.weight") ||
+         name.ends_with("kv_b_proj.weight");
+}
+
+void store16(std::byte* at, uint16_t bits) { std::memcpy(at, &bits, sizeof bits); }
+
+}  // namespace
+
+uint64_t GeneratedWeights::next() {  // xorshift64
+  state_ ^= state_ << 13;
+  state_ ^= state_ >> 7;
+  state_ ^= state_ << 17;
+  return state_;
+}
+
+WeightFormat GeneratedWeights::format_for(std::string_view name, int64_t in) const {
+  if (stays_wide(name)) return WeightFormat::kBf16;
+  if (format_ == WeightFormat::kMxfp4 && has_experts_ && !is_expert(name)) return WeightFormat::kBf16;
+  return in % weight_block(format_).elements == 0 ? format_ : WeightFormat::kBf16;
+}
+
+// Few large mappings: systems limit their number.
+std::byte* GeneratedWeights::allocate(int64_t bytes) {
+  constexpr int64_t kMapping = int64_t{256} << 20;
+  const int64_t rounded = (bytes + 63) / 64 * 64;
+  if (memory_.empty() || memory_.back().bytes() - used_ < rounded) {
+    memory_.emplace_back(std::max(rounded, kMapping));
+    used_ = 0;
+  }
+  used_ += rounded;
+  return memory_.back().data() + used_ - rounded;
+}
+
+// Blocks repeat after a mebibyte, which no kernel notices: what is read is memory of its own all the same.
+std::byte* GeneratedWeights::fill(WeightFormat format, int64_t bytes, int64_t in) {
+  std::byte* data = allocate(bytes);
+  const int64_t block = std::max<int64_t>(weight_block(format).bytes, 2);
+  const int64_t unique = std::min(bytes, kPattern / block * block);
+  for (int64_t at = 0; at < unique; at += 8) {
+    const uint64_t word = next();
+    std::memcpy(data + at, &word, static_cast<size_t>(std::min<int64_t>(8, unique - at)));
+  }
+  // Weights of about 1 / sqrt(in): sums of products stay near 1.
+  const float scale = 1.f / std::sqrt(static_cast<float>(in));
+  for (int64_t at = 0; at + block <= unique; at += block) {
+    if (format == WeightFormat::kBf16) {
+      const auto random = static_cast<float>(next() >> 40) * 0x1p-23f - 1;  // [-1, 1)
+      store16(data + at, f32_to_bf16(random * scale * 1.7f));
+    } else if (format == WeightFormat::kQ8_0) {
+      store16(data + at, f32_to_f16(scale / 74));  // codes are uniform: their deviation is 74
+    } else if (format == WeightFormat::kQ4_0) {
+      store16(data + at, f32_to_f16(scale / 4.6f));
+    }
+  }
+  for (int64_t done = unique; done < bytes; done += unique) {
+    std::memcpy(data + done, data, static_cast<size_t>(std::min(unique, bytes - done)));
+  }
+  bytes_ += bytes;
+  pieces_.emplace_back(data, static_cast<size_t>(bytes));
+  return data;
+}
+
+WeightView GeneratedWeights::matrix(std::string_view name, int64_t out, int64_t in) {
+  const WeightFormat format = format_for(name, in);
+  WeightView view{.format = format, .out = out, .in = in, .row_bytes = weight_row_bytes(format, in)};
+  view.data = fill(format, out * view.row_bytes, in);
+  if (format == WeightFormat::kMxfp4) {
+    view.scale_row_bytes = in / 32;
+    std::byte* scales = fill(format, out * view.scale_row_bytes, in);
+    // E2M1 codes have a deviation of about 2.4: the scale 2^e nearest to 1 / (2.4 sqrt(in)).
+    const int exponent = static_cast<int>(std::lround(-std::log2(2.4 * std::sqrt(static_cast<double>(in)))));
+    std::memset(scales, 127 + exponent, static_cast<size_t>(out * view.scale_row_bytes));
+    view.scales = scales;
+  }
+  return view;
+}
+
+std::vector<float> GeneratedWeights::floats(std::string_view name, int64_t count) {
+  std::vector<float> values(static_cast<size_t>(count));
+  if (name.find("norm") != std::string_view::npos) {
+    std::ranges::fill(values, 1.f);
+    return values;
+  }
+  for (float& value : values) value = (static_cast<float>(next() >> 40) * 0x1p-23f - 1) * 0.25f;
+  return values;
+}
+
+}  // namespace weir
