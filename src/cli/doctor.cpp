@@ -42,6 +42,8 @@ void doctor() {
     CpuDevice device(threads, set);
     line("FP32 FMA",
          concat(decimals(measure_fma_peak(device), 0), " GFLOP/s with ", threads, " threads, ", kernel_set_name(set)));
+    line("8-bit integers",
+         concat(decimals(measure_int8_peak(device), 0), " GOP/s with ", threads, " threads, ", kernel_set_name(set)));
   }
   try {
     line("disk read, here", concat(decimals(measure_disk_read(".", int64_t{256} << 20), 2), " GB/s"));

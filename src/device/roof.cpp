@@ -9,8 +9,14 @@ namespace weir {
 namespace avx2 {
 float roof_read(const std::byte* data, int64_t bytes);
 float roof_fma(int64_t iterations);
+int32_t roof_int8(int64_t iterations);
 extern const int64_t kRoofFlops;
+extern const int64_t kRoofInt8Operations;
 }  // namespace avx2
+namespace avx512vnni {
+int32_t roof_int8(int64_t iterations);
+extern const int64_t kRoofInt8Operations;
+}  // namespace avx512vnni
 namespace avx512 {
 float roof_read(const std::byte* data, int64_t bytes);
 float roof_fma(int64_t iterations);
@@ -106,6 +112,20 @@ double measure_fma_peak(CpuDevice& device) {
                                [&](int64_t, int thread) { kept[static_cast<size_t>(thread) * 16] += fma(iterations); });
   });
   return static_cast<double>(flops * iterations * device.threads()) / seconds * 1e-9;
+}
+
+double measure_int8_peak(CpuDevice& device) {
+  if (!kernel_set_supported(KernelSet::kAvx2)) return 0;
+  const bool vnni = device.kernels() == KernelSet::kAvx512 && __builtin_cpu_supports("avx512vnni");
+  const auto products = vnni ? avx512vnni::roof_int8 : avx2::roof_int8;
+  const int64_t operations = vnni ? avx512vnni::kRoofInt8Operations : avx2::kRoofInt8Operations;
+  const int64_t iterations = 1'000'000;
+  std::vector<int32_t> kept(static_cast<size_t>(device.threads()) * 16);
+  const double seconds = best_seconds(7, [&] {
+    device.pool().parallel_for(
+        device.threads(), [&](int64_t, int thread) { kept[static_cast<size_t>(thread) * 16] ^= products(iterations); });
+  });
+  return static_cast<double>(operations * iterations * device.threads()) / seconds * 1e-9;
 }
 
 }  // namespace weir

@@ -21,4 +21,8 @@ double measure_read_bandwidth(CpuDevice& device, std::span<const std::span<const
 // counts two). The device's kernel set; for the reference set AVX2, or 0 on a processor without it.
 double measure_fma_peak(CpuDevice& device);
 
+// GOP/s of products of 8-bit integers summed in 32 bits, likewise (a product and its addition count two): with VNNI
+// where the device's kernel set is AVX-512 and the processor has it, else AVX2.
+double measure_int8_peak(CpuDevice& device);
+
 }  // namespace weir
