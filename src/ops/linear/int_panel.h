@@ -32,25 +32,25 @@ constexpr int64_t kPanelBytes = 2 * PanelBlock<Q2K>::kBytes > kMostBlocks* Panel
                                     : kMostBlocks* PanelBlock<Q4_1>::kBytes;
 
 template <class F>
-inline void store_code(std::byte* to, IV code) {
+[[gnu::always_inline]] inline void store_code(std::byte* to, IV code) {
   store_int(to, kSignedCodes<F> ? code ^ set8<IV>(F::kOffset) : code);
 }
 
-// Codes of one block at `offset` of every row.
+// Codes of the block that every row starts with.
 template <class F>
-inline void build_codes(const std::byte* const* row, int64_t offset, std::byte* panel) {
+[[gnu::always_inline]] inline void build_codes(const FileRows& rows, std::byte* panel) {
   IV raw[F::kUnits * 4];
 #pragma GCC unroll 12
   for (int u = 0; u < F::kUnits; ++u) {
     IV quad[4];
-    transpose_16(row, offset + F::kRaw + 16 * u, quad);
+    transpose_16(rows, F::kRaw + 16 * u, quad);
 #pragma GCC unroll 4
     for (int t = 0; t < 4; ++t) raw[u * 4 + t] = quad[t];
   }
   IV fifth = zero_int();
   if constexpr (F::kFifth >= 0) {
     alignas(64) uint32_t bits[kVecOuts];
-    for (int o = 0; o < kVecOuts; ++o) bits[o] = read32(row[o] + offset + F::kFifth);
+    for (int o = 0; o < kVecOuts; ++o) bits[o] = read32(rows.row(o) + F::kFifth);
     fifth = load_int(bits);
   }
 #pragma GCC unroll 8
@@ -70,7 +70,7 @@ inline void build_codes(const std::byte* const* row, int64_t offset, std::byte* 
 }
 
 template <class F>
-inline void build_scales(const std::byte* block, int o, std::byte* panel) {
+[[gnu::always_inline]] inline void build_scales(const std::byte* block, int o, std::byte* panel) {
   using P = PanelBlock<F>;
   int16_t scale[16], min[16];
   F::scales(block, scale, min);
@@ -83,27 +83,62 @@ inline void build_scales(const std::byte* block, int o, std::byte* panel) {
   }
 }
 
-// Blocks [first, first + count) of the rows. The scalar part comes first, so that its stores have left the store
-// buffer when vectors read them.
-template <class F>
-void build_panel(const std::byte* const* row, int64_t first, int64_t count, std::byte* panel) {
-  using P = PanelBlock<F>;
-  alignas(64) uint16_t d[kMostBlocks][kVecOuts];
-  alignas(64) uint16_t dmin[kMostBlocks][kVecOuts];
-  for (int o = 0; o < kVecOuts; ++o) {
-    const std::byte* block = row[o] + first * F::kBytes;
-    for (int64_t b = 0; b < count; ++b, block += F::kBytes) {
-      d[b][o] = read16(block + F::kD);
-      if constexpr (F::kMinima) dmin[b][o] = read16(block + F::kMin);
-      if constexpr (F::kBlock == 256) build_scales<F>(block, o, panel + b * P::kBytes);
+// What comes after the rows in work, fetched as fast as those are consumed: rows are short and many, and the
+// processor's own prefetchers follow each row and stop at its end.
+struct Ahead {
+  const std::byte* far = nullptr;   // into L2: the next kPanelOuts rows, as they lie; none: null
+  const std::byte* near = nullptr;  // into L1: the next kVecOuts rows of the panel's width, `near_bytes` each
+  int64_t near_stride = 0;
+  int64_t near_bytes = 0;
+  int64_t near_rows = 0;  // to fetch per block
+  int64_t near_left = 0;
+
+  void set_near(const std::byte* first, int64_t stride, int64_t bytes, int64_t blocks) {
+    near = first;
+    near_stride = stride;
+    near_bytes = bytes;
+    near_rows = (kVecOuts + blocks - 1) / blocks;
+    near_left = kVecOuts;
+  }
+  // When a block of every row has been read.
+  [[gnu::always_inline]] void fetch(int64_t block_bytes) {
+    if (far != nullptr) {
+      for (int64_t i = 0; i < kVecOuts * block_bytes; i += 64) __builtin_prefetch(far + i, 0, 2);
+      far += kVecOuts * block_bytes;
+    }
+    for (int64_t n = 0; n < near_rows && near_left > 0; ++n, --near_left, near += near_stride) {
+      for (int64_t i = 0; i < near_bytes; i += 64) __builtin_prefetch(near + i, 0, 3);
     }
   }
-  for (int64_t b = 0; b < count; ++b) build_codes<F>(row, (first + b) * F::kBytes, panel + b * P::kBytes);
+};
+
+// The first `count` blocks of the rows. Halves are copied by scalar moves, which cost no shuffles, and read back as
+// vectors at the end, when their stores have left the store buffer.
+template <class F>
+void build_panel(FileRows rows, int64_t count, std::byte* panel, Ahead& ahead) {
+  using P = PanelBlock<F>;
+  static_assert(!F::kMinima || F::kMin == F::kD + 2);
+  Ahead next = ahead;
+  alignas(64) uint32_t scales[kMostBlocks][kVecOuts];  // d, and dmin above
+  for (int64_t b = 0; b < count; ++b, rows.advance(F::kBytes)) {
+#pragma GCC unroll 16
+    for (int o = 0; o < kVecOuts; ++o) {
+      const std::byte* d = rows.row(o) + F::kD;
+      scales[b][o] = F::kMinima ? read32(d) : read16(d);
+    }
+    if constexpr (F::kBlock == 256) {
+      for (int o = 0; o < kVecOuts; ++o) build_scales<F>(rows.row(o), o, panel + b * P::kBytes);
+    }
+    build_codes<F>(rows, panel + b * P::kBytes);
+    next.fetch(F::kBytes);
+  }
+  ahead = next;
   for (int64_t b = 0; b < count; ++b) {
-    store_float(panel + b * P::kBytes + P::kD, halves(d[b]));
+    const IV both = load_int(scales[b]);
+    store_float(panel + b * P::kBytes + P::kD, low_halves(both));
     if constexpr (F::kMinima) {
       const FV sign = set_float(F::kBlock == 256 ? -1.f : 1.f);  // the minimum of Q4_1 and Q5_1 is added
-      store_float(panel + b * P::kBytes + P::kDmin, mul(sign, halves(dmin[b])));
+      store_float(panel + b * P::kBytes + P::kDmin, mul(sign, high_halves(both)));
     }
   }
 }

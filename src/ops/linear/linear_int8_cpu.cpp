@@ -12,7 +12,6 @@ inline int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 // Sums: [row][lane of 8][kVectors][kVecOuts] floats.
 constexpr int64_t kSumsPerRow = 8 * kPanelOuts;
 constexpr int64_t kRowBlock = 96;  // rows whose sums stay in L2 beside their codes
-static_assert(kVectors * kPanelBytes + kRowBlock * kSumsPerRow * 4 <= linear_blocks::kIntScratchBytes);
 
 #if defined(WEIR_ISA_avx512)
 constexpr int kTileRows = 6;  // 2 x 6 integer sums (twice in superblocks), operands: at most 29 of 32 registers
@@ -31,8 +30,8 @@ struct Rows {
 
 // Adds the dot products of kQuads * 4 elements to s.
 template <class F, int kQuads, int NR>
-inline void dot_group(IV (&s)[kVectors][NR], const std::byte* codes, int64_t vector_bytes, const Rows<NR>& x,
-                      int64_t k) {
+[[gnu::always_inline]] inline void dot_group(IV (&s)[kVectors][NR], const std::byte* codes, int64_t vector_bytes,
+                                             const Rows<NR>& x, int64_t k) {
   const auto dword = [&](int r, int t) {
     int32_t v;
     __builtin_memcpy(&v, x.q[r] + k + 4 * t, 4);
@@ -289,34 +288,48 @@ inline void fold(const float* sums, int64_t rows, float* y, int64_t y_stride, in
   }
 }
 
-// The bytes that the next panel will need, into L2: rows lie one after the other, the processor's own prefetchers stop
-// at the end of each.
-inline void fetch(const std::byte* p, int64_t bytes) {
-  for (int64_t i = 0; i < bytes; i += 64) __builtin_prefetch(p + i, 0, 2);
+// The parts of the scratch, in bytes.
+constexpr int64_t kSumsAt = kVectors * kPanelBytes;
+constexpr int64_t kCopyAt = kSumsAt + kRowBlock * kSumsPerRow * 4;
+constexpr int64_t kMostBlockBytes = 34;  // per 32 elements
+static_assert(kCopyAt + kPanelOuts * kMostBlocks * kMostBlockBytes <= linear_blocks::kIntScratchBytes);
+
+// `bytes` of each of the last `outs` rows, and the last one again until there are kPanelOuts.
+inline void fill_up(const std::byte* first, int64_t row_bytes, int64_t outs, int64_t bytes, std::byte* copy) {
+  for (int64_t o = 0; o < kPanelOuts; ++o) {
+    __builtin_memcpy(copy + o * bytes, first + least(o, outs - 1) * row_bytes, static_cast<size_t>(bytes));
+  }
 }
 
 template <class F>
 void product(const Product& p, int64_t row, int64_t rows, std::byte* scratch) {
   std::byte* panel = scratch;
-  float* sums = reinterpret_cast<float*>(scratch + kVectors * kPanelBytes);
+  float* sums = reinterpret_cast<float*>(scratch + kSumsAt);
   constexpr int64_t kBlocks = kChunk / F::kBlock;
   const WeightView& weight = p.weight;
+  const int64_t chunks = (p.layout.blocks + kBlocks - 1) / kBlocks;
+  const int64_t blocks = (p.layout.blocks + chunks - 1) / chunks;  // of a chunk: even chunks fetch evenly
   for (int64_t o = p.out_begin; o < p.out_end; o += kPanelOuts) {
     const int64_t outs = least(kPanelOuts, p.out_end - o);
-    const bool more = o + 2 * kPanelOuts <= p.out_end;
-    const std::byte* file_rows[kPanelOuts];
-    for (int i = 0; i < kPanelOuts; ++i) file_rows[i] = weight.data + (o + least(i, outs - 1)) * weight.row_bytes;
+    // Not beyond the last whole panel: what follows may be another thread's.
+    Ahead ahead{o + 2 * kPanelOuts <= p.out_end ? weight.data + (o + kPanelOuts) * weight.row_bytes : nullptr};
     for (int64_t i = 0; i < rows * kSumsPerRow; i += kVecOuts) store_float(sums + i, set_float(0));
-    for (int64_t first = 0; first < p.layout.blocks; first += kBlocks) {
-      const int64_t count = least(kBlocks, p.layout.blocks - first);
-#pragma GCC unroll 1
-      for (int v = 0; v < kVectors; ++v) {
-        build_panel<F>(file_rows + v * kVecOuts, first, count, panel + v * kBlocks * PanelBlock<F>::kBytes);
+    for (int64_t first = 0; first < p.layout.blocks; first += blocks) {
+      const int64_t count = least(blocks, p.layout.blocks - first);
+      const std::byte* file = weight.data + o * weight.row_bytes + first * F::kBytes;
+      const std::byte* next = first + blocks < p.layout.blocks ? file + count * F::kBytes
+                                                               : weight.data + (o + kPanelOuts) * weight.row_bytes;
+      int64_t row_bytes = weight.row_bytes;
+      if (outs < kPanelOuts) {
+        fill_up(file, row_bytes, outs, count * F::kBytes, scratch + kCopyAt);
+        file = scratch + kCopyAt;
+        row_bytes = count * F::kBytes;
       }
-      if (more) {
-        for (int i = 0; i < kPanelOuts; ++i) {
-          fetch(file_rows[i] + kPanelOuts * weight.row_bytes + first * F::kBytes, count * F::kBytes);
-        }
+#pragma GCC unroll 1
+      for (int v = 0; v < kVectors; ++v, file += kVecOuts * row_bytes) {
+        ahead.set_near(v + 1 < kVectors ? file + kVecOuts * row_bytes : next, weight.row_bytes, count * F::kBytes,
+                       count);
+        build_panel<F>({file, row_bytes}, count, panel + v * kBlocks * PanelBlock<F>::kBytes, ahead);
       }
       tiles<F>(p, panel, row, rows, first, count, sums);
     }
