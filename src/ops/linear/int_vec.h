@@ -47,6 +47,8 @@ inline IV load_int(const void* p) { return _mm512_loadu_si512(p); }
 inline void store_int(void* p, IV a) { _mm512_storeu_si512(p, a); }
 inline IV set32(int32_t a) { return _mm512_set1_epi32(a); }
 inline IV srl32(IV a, int n) { return _mm512_srli_epi32(a, static_cast<unsigned>(n)); }
+inline IV sll32(IV a, int n) { return _mm512_slli_epi32(a, static_cast<unsigned>(n)); }
+inline IV sra32(IV a, int n) { return _mm512_srai_epi32(a, static_cast<unsigned>(n)); }
 inline IV add32(IV a, IV b) { return _mm512_add_epi32(a, b); }
 inline IV sub32(IV a, IV b) { return _mm512_sub_epi32(a, b); }
 inline IV mul32(IV a, IV b) { return _mm512_mullo_epi32(a, b); }
@@ -59,6 +61,7 @@ inline void store_float(void* p, FV a) { _mm512_storeu_ps(p, a); }
 inline FV mul(FV a, FV b) { return _mm512_mul_ps(a, b); }
 inline FV add(FV a, FV b) { return _mm512_add_ps(a, b); }
 inline FV fma(FV a, FV b, FV c) { return _mm512_fmadd_ps(a, b, c); }
+inline FV halves(const uint16_t* p) { return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))); }
 // The lower or upper half of every dword as FP32.
 inline FV low_halves(IV a) { return _mm512_cvtph_ps(_mm512_cvtepi32_epi16(a)); }
 inline FV high_halves(IV a) { return low_halves(_mm512_srli_epi32(a, 16)); }
@@ -95,6 +98,8 @@ inline IV load_int(const void* p) { return _mm256_loadu_si256(static_cast<const 
 inline void store_int(void* p, IV a) { _mm256_storeu_si256(static_cast<__m256i*>(p), a); }
 inline IV set32(int32_t a) { return _mm256_set1_epi32(a); }
 inline IV srl32(IV a, int n) { return _mm256_srli_epi32(a, n); }
+inline IV sll32(IV a, int n) { return _mm256_slli_epi32(a, n); }
+inline IV sra32(IV a, int n) { return _mm256_srai_epi32(a, n); }
 inline IV add32(IV a, IV b) { return _mm256_add_epi32(a, b); }
 inline IV sub32(IV a, IV b) { return _mm256_sub_epi32(a, b); }
 inline IV mul32(IV a, IV b) { return _mm256_mullo_epi32(a, b); }
@@ -106,6 +111,7 @@ inline void store_float(void* p, FV a) { _mm256_storeu_ps(static_cast<float*>(p)
 inline FV mul(FV a, FV b) { return _mm256_mul_ps(a, b); }
 inline FV add(FV a, FV b) { return _mm256_add_ps(a, b); }
 inline FV fma(FV a, FV b, FV c) { return _mm256_fmadd_ps(a, b, c); }
+inline FV halves(const uint16_t* p) { return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))); }
 inline FV low_halves(IV a) {
   const IV low = _mm256_and_si256(a, _mm256_set1_epi32(0xffff));
   return _mm256_cvtph_ps(_mm_packus_epi32(_mm256_castsi256_si128(low), _mm256_extracti128_si256(low, 1)));
