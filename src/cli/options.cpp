@@ -16,7 +16,8 @@ void ModelOptions::add_to(CLI::App& app) {
       ->check(CLI::Range(1, 65536))
       ->capture_default_str();
   app.add_option("--kv-dtype", kv_dtype, "stored K, V and latents: auto (f16), f32, f16")->capture_default_str();
-  app.add_option("--activations", activations, "auto (8-bit rows for integer formats) or f32 (every product exact)")
+  app.add_option("--activations", activations,
+                 "auto (8-bit rows for integer formats), f32 (exact products), q8 (8-bit rows for all)")
       ->capture_default_str();
   app.add_option("--kernels", kernels, "auto, reference, avx2 or avx512")->capture_default_str();
 }
@@ -37,8 +38,10 @@ EngineOptions ModelOptions::engine_options() const {
     options.activations = Activations::kAuto;
   } else if (activations == "f32") {
     options.activations = Activations::kF32;
+  } else if (activations == "q8") {
+    options.activations = Activations::kQ8;
   } else {
-    fail("--activations: expected auto or f32, found ", printable(activations));
+    fail("--activations: expected auto, f32 or q8, found ", printable(activations));
   }
   return options;
 }
