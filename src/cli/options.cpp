@@ -44,8 +44,9 @@ void ModelOptions::add_to(CLI::App& app) {
   app.add_option("--kv-dtype", kv_dtype, "stored K, V and latents: auto (f16), f32, f16")
       ->check(CLI::IsMember({"auto", "f32", "f16"}))
       ->capture_default_str();
-  app.add_option("--activations", activations, "auto (8-bit rows for integer formats) or f32 (every product exact)")
-      ->check(CLI::IsMember({"auto", "f32"}))
+  app.add_option("--activations", activations,
+                 "auto (8-bit rows for integer formats), f32 (every product exact), q8 (8-bit rows for all)")
+      ->check(CLI::IsMember({"auto", "f32", "q8"}))
       ->capture_default_str();
   app.add_option("--kernels", kernels, "auto, reference, avx2 or avx512")
       ->check(CLI::IsMember({"auto", "reference", "avx2", "avx512"}))
@@ -60,11 +61,16 @@ EngineOptions ModelOptions::engine_options() const {
   if (kv_dtype != "auto" && kv_dtype != "f16" && kv_dtype != "f32") {
     fail("--kv-dtype: expected auto, f32 or f16, found ", printable(kv_dtype));
   }
-  if (activations != "auto" && activations != "f32") {
-    fail("--activations: expected auto or f32, found ", printable(activations));
+  if (activations == "auto") {
+    options.activations = Activations::kAuto;
+  } else if (activations == "f32") {
+    options.activations = Activations::kF32;
+  } else if (activations == "q8") {
+    options.activations = Activations::kQ8;
+  } else {
+    fail("--activations: expected auto, f32 or q8, found ", printable(activations));
   }
   options.kv_dtype = kv_dtype == "f32" ? StateDtype::kF32 : StateDtype::kF16;
-  options.activations = activations == "f32" ? Activations::kF32 : Activations::kAuto;
   return options;
 }
 

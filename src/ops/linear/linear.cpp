@@ -56,9 +56,9 @@ int64_t linear_scratch_bytes() { return linear_blocks::kScratchBytes; }
 int64_t linear_panel(int64_t out, int threads, RowCoding coding) {
   // Four items per thread keep the last ones from waiting long. Within an item memory is read ahead; at its start not,
   // which long items make up for.
-  const int64_t tile = coding == RowCoding::kNone ? linear_blocks::kPanelOuts : linear_blocks::kCodedPanelOuts;
+  const int64_t tile = in_integers(coding) ? linear_blocks::kCodedPanelOuts : linear_blocks::kPanelOuts;
   const int64_t even = out / (int64_t{4} * threads) / tile * tile;
-  return std::clamp(even, tile, coding == RowCoding::kNone ? 2 * linear_blocks::kOuts : 8 * linear_blocks::kOuts);
+  return std::clamp(even, tile, (in_integers(coding) ? 8 : 2) * linear_blocks::kOuts);
 }
 
 namespace {
@@ -91,10 +91,13 @@ class Linear final : public BoundOp {
       const int64_t begin = index * panel;
       const int64_t end = std::min(begin + panel, weight.out);
       std::byte* scratch = device_.scratch(thread);
-      if (coding_ == RowCoding::kNone) {
-        kernel_(weight, begin, end, args_.x, args_.x_stride, rows, args_.y, args_.y_stride, scratch);
-      } else {
+      if (in_integers(coding_)) {
         coded_kernel_(weight, begin, end, {device_.shared(), coded_row_bytes_}, rows, args_.y, args_.y_stride, scratch);
+      } else if (coding_ == RowCoding::kRounded) {
+        kernel_(weight, begin, end, reinterpret_cast<const float*>(device_.shared()), coded_row_bytes_ / 4, rows,
+                args_.y, args_.y_stride, scratch);
+      } else {
+        kernel_(weight, begin, end, args_.x, args_.x_stride, rows, args_.y, args_.y_stride, scratch);
       }
       if (args_.bias != nullptr) add_bias(begin, end, rows);
     });

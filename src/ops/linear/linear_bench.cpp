@@ -1,5 +1,5 @@
-// linear against the machine's roofs: `linear_bench [out in [format [kernels [threads]]]]`. For few rows the op goes
-// through copies of the matrix, more than the caches hold, as a model's layers do.
+// linear against the machine's roofs: `linear_bench [out in [format [kernels [threads [rows]]]]]`. For few rows the op
+// goes through copies of the matrix, more than the caches hold, as a model's layers do.
 #include "ops/linear/linear.h"
 
 #include <algorithm>
@@ -41,7 +41,7 @@ Weights make_weights(WeightFormat format, int64_t out, int64_t in) {
 }
 
 void bench_format(CpuDevice& device, WeightFormat format, Activations activations, int64_t out, int64_t in,
-                  double read_roof, double fma_peak) {
+                  double read_roof, double fma_peak, int only_rows) {
   const Weights weights = make_weights(format, out, in);
   const Mapping x_memory(kMaxRows * in * 4),
       y_memory(kMaxRows * out * 4);  // rows aligned to cache lines, as in an engine
@@ -59,11 +59,12 @@ void bench_format(CpuDevice& device, WeightFormat format, Activations activation
                                .max_rows = kMaxRows}));
   }
   for (int32_t rows : {1, 2, 3, 4, 6, 8, 12, 16, 32, 64, 512}) {
+    if (only_rows != 0 && rows != only_rows) continue;
     const StepView step{.rows = rows};
     const size_t calls =
         rows <= 16 ? ops.size() : std::max<size_t>(1, std::min<size_t>(ops.size(), 192 / static_cast<size_t>(rows)));
     double best = 1e30;
-    for (int pass = 0; pass < 4; ++pass) {
+    for (int pass = 0; pass < 6; ++pass) {
       const auto start = std::chrono::steady_clock::now();
       for (size_t i = 0; i < calls; ++i) ops[i]->run(step);
       const std::chrono::duration<double> spent = std::chrono::steady_clock::now() - start;
@@ -85,7 +86,7 @@ constexpr WeightFormat kFormats[] = {
     WeightFormat::kIq4Nl, WeightFormat::kQ2_K, WeightFormat::kQ3_K, WeightFormat::kQ4_K,  WeightFormat::kQ5_K,
     WeightFormat::kQ6_K,  WeightFormat::kIq4Xs};
 
-void bench(CpuDevice& device, int64_t out, int64_t in, std::string_view only) {
+void bench(CpuDevice& device, int64_t out, int64_t in, std::string_view only, int only_rows) {
   const double read_roof = measure_read_bandwidth(device);
   const double fma_peak = measure_fma_peak(device);
   std::printf("\n[%lld x %lld], %d threads, %s: read roof %.1f GB/s, FMA peak %.0f GFLOP/s\n",
@@ -102,7 +103,7 @@ void bench(CpuDevice& device, int64_t out, int64_t in, std::string_view only) {
     for (Activations activations : {Activations::kAuto, Activations::kF32}) {
       const bool coded = row_coding(format, activations) != RowCoding::kNone;
       if (activations == Activations::kAuto && !coded) continue;  // the same as f32
-      bench_format(device, format, activations, out, in, read_roof, fma_peak);
+      bench_format(device, format, activations, out, in, read_roof, fma_peak, only_rows);
     }
   }
 }
@@ -124,7 +125,7 @@ int main(int argc, char** argv) {
         continue;
       }
       weir::CpuDevice device(n, set);
-      weir::bench(device, out, in, format);
+      weir::bench(device, out, in, format, argc > 6 ? std::atoi(argv[6]) : 0);
     }
   }
 }

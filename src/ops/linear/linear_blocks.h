@@ -24,7 +24,7 @@ inline constexpr int64_t kScratchBytes = kPanelBytes + kSumsBytes;
 // Integer products: outputs side by side at most (AVX2: 8), a panel of codes and the sums of 96 rows x 32 outputs x 8
 // lanes.
 inline constexpr int64_t kCodedPanelOuts = 32;
-inline constexpr int64_t kIntScratchBytes = (28 + 96) * 1024;
+inline constexpr int64_t kIntScratchBytes = (28 + 96 + 18) * 1024;
 static_assert(kIntScratchBytes <= kScratchBytes);
 
 }  // namespace weir::linear_blocks

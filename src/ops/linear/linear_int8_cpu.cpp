@@ -12,7 +12,6 @@ inline int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 // Sums: [row][lane of 8][kVectors][kVecOuts] floats.
 constexpr int64_t kSumsPerRow = 8 * kPanelOuts;
 constexpr int64_t kRowBlock = 96;  // rows whose sums stay in L2 beside their codes
-static_assert(kVectors * kPanelBytes + kRowBlock * kSumsPerRow * 4 <= linear_blocks::kIntScratchBytes);
 
 #if defined(WEIR_ISA_avx512)
 constexpr int kTileRows = 6;  // 2 x 6 integer sums (twice in superblocks), operands: at most 29 of 32 registers
@@ -31,8 +30,8 @@ struct Rows {
 
 // Adds the dot products of kQuads * 4 elements to s.
 template <class F, int kQuads, int NR>
-inline void dot_group(IV (&s)[kVectors][NR], const std::byte* codes, int64_t vector_bytes, const Rows<NR>& x,
-                      int64_t k) {
+[[gnu::always_inline]] inline void dot_group(IV (&s)[kVectors][NR], const std::byte* codes, int64_t vector_bytes,
+                                             const Rows<NR>& x, int64_t k) {
   const auto dword = [&](int r, int t) {
     int32_t v;
     __builtin_memcpy(&v, x.q[r] + k + 4 * t, 4);
@@ -102,21 +101,32 @@ inline void starts_of_256(const std::byte* sums, int groups, int bias, int32_t* 
   }
 }
 
-// lane += float(s) * (d of the output * d of the row)
-inline void add_scaled(float* lane, IV s, FV d, FV row_d) {
-  store_float(lane, fma(to_float(s), mul(d, row_d), load_float(lane)));
+// What each block of 32 contributes: S scaled, and in formats with minima the row's sum times the minimum.
+template <class F, int NR>
+[[gnu::always_inline]] inline void add_block(const IV (&s)[NR], const std::byte* panel, const Rows<NR>& x, int64_t b,
+                                             float* lane) {
+  using P = PanelBlock<F>;
+  const FV d = load_float(panel + P::kD);
+#pragma GCC unroll 8
+  for (int r = 0; r < NR; ++r) {
+    const FV row_d = set_float(x.scale[r][b]);
+    FV total = fma(to_float(s[r]), mul(d, row_d), load_float(lane + r * kSumsPerRow));
+    if constexpr (F::kMinima) {
+      total = fma(set_float(x.float_sums[r][b]), mul(load_float(panel + P::kDmin), row_d), total);
+    }
+    store_float(lane + r * kSumsPerRow, total);
+  }
 }
 
 template <class F, int NR>
 void tile_of_32(const std::byte* panel, int64_t vector_bytes, int64_t first, int64_t count, const Rows<NR>& x,
                 float* sums) {
-  using P = PanelBlock<F>;
   alignas(32) int32_t start[NR][kMostBlocks];
   if constexpr (kBias<F> != 0) {
 #pragma GCC unroll 8
     for (int r = 0; r < NR; ++r) starts_of_32(x.sums[r], kBias<F>, start[r]);
   }
-  for (int64_t b = 0; b < count; ++b, panel += P::kBytes) {
+  for (int64_t b = 0; b < count; ++b, panel += PanelBlock<F>::kBytes) {
     IV s[kVectors][NR];
 #pragma GCC unroll 2
     for (int v = 0; v < kVectors; ++v) {
@@ -124,20 +134,34 @@ void tile_of_32(const std::byte* panel, int64_t vector_bytes, int64_t first, int
       for (int r = 0; r < NR; ++r) s[v][r] = kBias<F> != 0 ? set32(start[r][b]) : zero_int();
     }
     dot_group<F, 8, NR>(s, panel, vector_bytes, x, b * 32);
-#pragma GCC unroll 8
-    for (int r = 0; r < NR; ++r) {
-      const FV row_d = set_float(x.scale[r][b]);
+    float* lane = sums + (first + b) % 8 * kPanelOuts;
 #pragma GCC unroll 2
-      for (int v = 0; v < kVectors; ++v) {
-        float* lane = sums + r * kSumsPerRow + (first + b) % 8 * kPanelOuts + v * kVecOuts;
-        const std::byte* scales = panel + v * vector_bytes;
-        FV total = fma(to_float(s[v][r]), mul(load_float(scales + P::kD), row_d), load_float(lane));
-        if constexpr (F::kMinima) {
-          total = fma(set_float(x.float_sums[r][b]), mul(load_float(scales + P::kDmin), row_d), total);
-        }
-        store_float(lane, total);
-      }
+    for (int v = 0; v < kVectors; ++v) {
+      add_block<F, NR>(s[v], panel + v * vector_bytes, x, b, lane + v * kVecOuts);
     }
+  }
+}
+
+// What each superblock contributes: the sum of its groups scaled, and in formats with minima that of the minima.
+template <class F, int NR>
+[[gnu::always_inline]] inline void add_superblock(const IV (&total)[NR], const std::byte* panel, const Rows<NR>& x,
+                                                  int64_t b, float* lane) {
+  using P = PanelBlock<F>;
+  const FV d = load_float(panel + P::kD);
+#pragma GCC unroll 8
+  for (int r = 0; r < NR; ++r) {
+    const FV row_d = set_float(x.scale[r][b]);
+    FV sum = fma(to_float(total[r]), mul(d, row_d), load_float(lane + r * kSumsPerRow));
+    if constexpr (F::kMinima) {
+      IV minimum = zero_int();
+#pragma GCC unroll 8
+      for (int g = 0; g < P::kGroups; g += 2) {
+        const IV pair = set32(static_cast<int32_t>(read32(x.sums[r] + (b * P::kGroups + g) * 2)));
+        minimum = add_pairs(minimum, load_int(panel + P::kMinima + g / 2 * kVecBytes), pair);
+      }
+      sum = fma(to_float(minimum), mul(load_float(panel + P::kDmin), row_d), sum);
+    }
+    store_float(lane + r * kSumsPerRow, sum);
   }
 }
 
@@ -174,40 +198,70 @@ void tile_of_256(const std::byte* panel, int64_t vector_bytes, int64_t first, in
       }
     }
     float* lane = sums + (first + b) % 8 * kPanelOuts;
-#pragma GCC unroll 8
-    for (int r = 0; r < NR; ++r) {
-      const FV row_d = set_float(x.scale[r][b]);
 #pragma GCC unroll 2
-      for (int v = 0; v < kVectors; ++v) {
-        add_scaled(lane + r * kSumsPerRow + v * kVecOuts, total[v][r], load_float(panel + v * vector_bytes + P::kD),
-                   row_d);
-      }
-    }
-    if constexpr (F::kMinima) {
-#pragma GCC unroll 8
-      for (int r = 0; r < NR; ++r) {
-        IV minimum[kVectors];
-#pragma GCC unroll 2
-        for (int v = 0; v < kVectors; ++v) minimum[v] = zero_int();
-#pragma GCC unroll 8
-        for (int g = 0; g < P::kGroups; g += 2) {
-          const IV pair = set32(static_cast<int32_t>(read32(x.sums[r] + (b * P::kGroups + g) * 2)));
-#pragma GCC unroll 2
-          for (int v = 0; v < kVectors; ++v) {
-            minimum[v] =
-                add_pairs(minimum[v], load_int(panel + v * vector_bytes + P::kMinima + g / 2 * kVecBytes), pair);
-          }
-        }
-        const FV row_d = set_float(x.scale[r][b]);
-#pragma GCC unroll 2
-        for (int v = 0; v < kVectors; ++v) {
-          add_scaled(lane + r * kSumsPerRow + v * kVecOuts, minimum[v], load_float(panel + v * vector_bytes + P::kDmin),
-                     row_d);
-        }
-      }
+    for (int v = 0; v < kVectors; ++v) {
+      add_superblock<F, NR>(total[v], panel + v * vector_bytes, x, b, lane + v * kVecOuts);
     }
   }
 }
+
+#if defined(WEIR_ISA_avx512)
+
+// Few rows: codes are multiplied as they are read; of the panel only scales pass through memory.
+template <class F, int NR>
+[[gnu::noinline]] void direct(FileRows rows, int64_t first, int64_t count, const Rows<NR>& x, std::byte* panel,
+                              float* sums, Ahead& ahead) {
+  using P = PanelBlock<F>;
+  constexpr int kQuads = F::kGroup / 4;
+  Ahead next = ahead;
+  build_halves<F>(rows, count, panel, next);
+  alignas(32) int32_t start[NR][kMostBlocks];
+  if constexpr (kBias<F> != 0 && F::kBlock == 32) {
+#pragma GCC unroll 4
+    for (int r = 0; r < NR; ++r) starts_of_32(x.sums[r], kBias<F>, start[r]);
+  }
+  for (int64_t b = 0; b < count; ++b, rows.advance(F::kBytes), panel += P::kBytes) {
+    if constexpr (F::kBlock == 256) build_scales<F>(rows, panel);
+    if constexpr (kBias<F> != 0 && F::kBlock == 256) {
+#pragma GCC unroll 4
+      for (int r = 0; r < NR; ++r) starts_of_256(x.sums[r] + b * P::kGroups * 2, P::kGroups, kBias<F>, start[r]);
+    }
+    // Two sums a row, so that the chain of products is half as long: what is in flight covers its latency.
+    IV s[NR][2], total[NR];
+#pragma GCC unroll 4
+    for (int r = 0; r < NR; ++r) total[r] = zero_int();
+    each_code<F>(
+        rows, [&](int q, IV code) __attribute__((always_inline)) {
+          const int g = q / kQuads, i = q % kQuads;
+#pragma GCC unroll 4
+          for (int r = 0; r < NR; ++r) {
+            if (i == 0) s[r][0] = kBias<F> == 0 ? zero_int() : set32(start[r][F::kBlock == 32 ? b : g]);
+            if (i == 1) s[r][1] = zero_int();
+            int32_t four;
+            __builtin_memcpy(&four, x.q[r] + b * F::kBlock + 4 * q, 4);
+            s[r][i % 2] = _mm512_dpbusd_epi32(s[r][i % 2], code, set32(four));
+            if (i < kQuads - 1) continue;
+            const IV sum = add32(s[r][0], s[r][1]);
+            if constexpr (F::kBlock == 32) {
+              total[r] = sum;
+            } else {
+              total[r] = add32(total[r], mul32(sum, load_int(panel + P::kScales + g * kVecBytes)));
+            }
+          }
+        });
+    float* lane = sums + (first + b) % 8 * kPanelOuts;
+    if constexpr (F::kBlock == 32) {
+      add_block<F, NR>(total, panel, x, b, lane);
+    } else {
+      add_superblock<F, NR>(total, panel, x, b, lane);
+    }
+    next.fetch_far(kVecOuts * F::kBytes - kVecOuts * F::kBytes / 4);
+    next.fetch_near();
+  }
+  ahead = next;
+}
+
+#endif
 
 struct Product {
   const WeightView& weight;
@@ -219,7 +273,7 @@ struct Product {
 };
 
 template <class F, int NR>
-void tile(const Product& p, const std::byte* panel, int64_t row, int64_t first, int64_t count, float* sums) {
+inline Rows<NR> coded_rows(const Product& p, int64_t row, int64_t first) {
   Rows<NR> x;
   for (int r = 0; r < NR; ++r) {
     const std::byte* coded = p.x.data + (row + r) * p.x.row_bytes;
@@ -232,6 +286,12 @@ void tile(const Product& p, const std::byte* panel, int64_t row, int64_t first, 
       x.sums[r] = coded + (F::kGroup == 16 ? p.layout.sums : p.layout.other_sums) + first * (256 / F::kGroup) * 2;
     }
   }
+  return x;
+}
+
+template <class F, int NR>
+void tile(const Product& p, const std::byte* panel, int64_t row, int64_t first, int64_t count, float* sums) {
+  const Rows<NR> x = coded_rows<F, NR>(p, row, first);
   constexpr int64_t kVectorBytes = kChunk / F::kBlock * PanelBlock<F>::kBytes;
   if constexpr (F::kBlock == 32) {
     tile_of_32<F, NR>(panel, kVectorBytes, first, count, x, sums);
@@ -274,6 +334,29 @@ void tiles(const Product& p, const std::byte* panel, int64_t row, int64_t rows, 
   }
 }
 
+#if defined(WEIR_ISA_avx512)
+constexpr int64_t kDirectRows = 3;  // beyond, a panel's tiles share broadcasts of x between two vectors of outputs
+
+template <class F>
+inline void direct_rows(const Product& p, const FileRows& file, int64_t row, int64_t rows, int64_t first, int64_t count,
+                        std::byte* panel, float* sums, Ahead& ahead) {
+  switch (rows) {
+    case 1:
+      return direct<F, 1>(file, first, count, coded_rows<F, 1>(p, row, first), panel, sums, ahead);
+    case 2:
+      return direct<F, 2>(file, first, count, coded_rows<F, 2>(p, row, first), panel, sums, ahead);
+    case 3:
+      return direct<F, 3>(file, first, count, coded_rows<F, 3>(p, row, first), panel, sums, ahead);
+  }
+}
+#else
+constexpr int64_t kDirectRows = 0;
+
+template <class F>
+inline void direct_rows(const Product&, const FileRows&, int64_t, int64_t, int64_t, int64_t, std::byte*, float*,
+                        Ahead&) {}
+#endif
+
 // y = lanes folded 8 -> 4 -> 2 -> 1
 inline void fold(const float* sums, int64_t rows, float* y, int64_t y_stride, int64_t outs) {
   for (int64_t r = 0; r < rows; ++r, sums += kSumsPerRow, y += y_stride) {
@@ -289,36 +372,55 @@ inline void fold(const float* sums, int64_t rows, float* y, int64_t y_stride, in
   }
 }
 
-// The bytes that the next panel will need, into L2: rows lie one after the other, the processor's own prefetchers stop
-// at the end of each.
-inline void fetch(const std::byte* p, int64_t bytes) {
-  for (int64_t i = 0; i < bytes; i += 64) __builtin_prefetch(p + i, 0, 2);
+// The parts of the scratch, in bytes.
+constexpr int64_t kSumsAt = kVectors * kPanelBytes;
+constexpr int64_t kCopyAt = kSumsAt + kRowBlock * kSumsPerRow * 4;
+constexpr int64_t kMostBlockBytes = 34;  // per 32 elements
+static_assert(kCopyAt + kPanelOuts * kMostBlocks * kMostBlockBytes <= linear_blocks::kIntScratchBytes);
+
+// `bytes` of each of the last `outs` rows, and the last one again until there are kPanelOuts.
+inline void fill_up(const std::byte* first, int64_t row_bytes, int64_t outs, int64_t bytes, std::byte* copy) {
+  for (int64_t o = 0; o < kPanelOuts; ++o) {
+    __builtin_memcpy(copy + o * bytes, first + least(o, outs - 1) * row_bytes, static_cast<size_t>(bytes));
+  }
 }
 
 template <class F>
 void product(const Product& p, int64_t row, int64_t rows, std::byte* scratch) {
   std::byte* panel = scratch;
-  float* sums = reinterpret_cast<float*>(scratch + kVectors * kPanelBytes);
+  float* sums = reinterpret_cast<float*>(scratch + kSumsAt);
   constexpr int64_t kBlocks = kChunk / F::kBlock;
   const WeightView& weight = p.weight;
+  const int64_t chunks = (p.layout.blocks + kBlocks - 1) / kBlocks;
+  const int64_t blocks = (p.layout.blocks + chunks - 1) / chunks;  // of a chunk: even chunks fetch evenly
   for (int64_t o = p.out_begin; o < p.out_end; o += kPanelOuts) {
     const int64_t outs = least(kPanelOuts, p.out_end - o);
-    const bool more = o + 2 * kPanelOuts <= p.out_end;
-    const std::byte* file_rows[kPanelOuts];
-    for (int i = 0; i < kPanelOuts; ++i) file_rows[i] = weight.data + (o + least(i, outs - 1)) * weight.row_bytes;
+    // Not beyond the last whole panel: what follows may be another thread's.
+    Ahead ahead{o + 2 * kPanelOuts <= p.out_end ? weight.data + (o + kPanelOuts) * weight.row_bytes : nullptr};
     for (int64_t i = 0; i < rows * kSumsPerRow; i += kVecOuts) store_float(sums + i, set_float(0));
-    for (int64_t first = 0; first < p.layout.blocks; first += kBlocks) {
-      const int64_t count = least(kBlocks, p.layout.blocks - first);
-#pragma GCC unroll 1
-      for (int v = 0; v < kVectors; ++v) {
-        build_panel<F>(file_rows + v * kVecOuts, first, count, panel + v * kBlocks * PanelBlock<F>::kBytes);
+    for (int64_t first = 0; first < p.layout.blocks; first += blocks) {
+      const int64_t count = least(blocks, p.layout.blocks - first);
+      const std::byte* file = weight.data + o * weight.row_bytes + first * F::kBytes;
+      const std::byte* next = first + blocks < p.layout.blocks ? file + count * F::kBytes
+                                                               : weight.data + (o + kPanelOuts) * weight.row_bytes;
+      int64_t row_bytes = weight.row_bytes;
+      if (outs < kPanelOuts) {
+        fill_up(file, row_bytes, outs, count * F::kBytes, scratch + kCopyAt);
+        file = scratch + kCopyAt;
+        row_bytes = count * F::kBytes;
       }
-      if (more) {
-        for (int i = 0; i < kPanelOuts; ++i) {
-          fetch(file_rows[i] + kPanelOuts * weight.row_bytes + first * F::kBytes, count * F::kBytes);
+#pragma GCC unroll 1
+      for (int v = 0; v < kVectors; ++v, file += kVecOuts * row_bytes) {
+        ahead.set_near(v + 1 < kVectors ? file + kVecOuts * row_bytes : next, weight.row_bytes, count * F::kBytes,
+                       count);
+        std::byte* part = panel + v * kBlocks * PanelBlock<F>::kBytes;
+        if (rows > kDirectRows) {
+          build_panel<F>({file, row_bytes}, count, part, ahead);
+        } else {
+          direct_rows<F>(p, {file, row_bytes}, row, rows, first, count, part, sums + v * kVecOuts, ahead);
         }
       }
-      tiles<F>(p, panel, row, rows, first, count, sums);
+      if (rows > kDirectRows) tiles<F>(p, panel, row, rows, first, count, sums);
     }
     fold(sums, rows, p.y + row * p.y_stride + o, p.y_stride, outs);
   }

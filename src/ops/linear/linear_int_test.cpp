@@ -200,6 +200,36 @@ TEST(LinearInt, ComputesABatchLikeEachOfItsRowsAloneWithAnyNumberOfThreads) {
   }
 }
 
+TEST(LinearInt, TakesRoundedRowsWithQ8WhereTheFormatHasNoIntegerProduct) {
+  std::mt19937 random(8);
+  for (WeightFormat format :
+       {WeightFormat::kBf16, WeightFormat::kMxfp4, WeightFormat::kMxfp4Block, WeightFormat::kF32}) {
+    const int64_t out = 20, in = 96, rows = 3;
+    const Weight weight = random_weight(random, format, out, in, Values::kUsual);
+    Rows x(rows, in), rounded(rows, in);
+    x.fill(random, Values::kUsual);
+    for (int64_t r = 0; r < rows; ++r) {
+      encode_row_kernel(KernelSet::kReference)(RowCoding::kRounded, x.row(r), in,
+                                               reinterpret_cast<std::byte*>(rounded.row(r)));
+    }
+    const Rows expected = product(KernelSet::kReference, weight.view, rounded);
+    for (KernelSet set : all_sets()) {
+      CpuDevice device(2, set);
+      Rows y(rows, out);
+      bind_linear(device, "q8",
+                  {.weight = weight.view,
+                   .x = x.data.data(),
+                   .x_stride = x.stride,
+                   .y = y.data.data(),
+                   .y_stride = y.stride,
+                   .activations = Activations::kQ8,
+                   .max_rows = rows})
+          ->run({.rows = rows});
+      EXPECT_TRUE(same_bits(y.data, expected.data)) << kernel_set_name(set) << " " << weight_format_name(format);
+    }
+  }
+}
+
 TEST(LinearInt, MakesARowWithAnInfinityNanAndLeavesTheOthers) {
   std::mt19937 random(7);
   const Weight weight = random_weight(random, WeightFormat::kQ4_0, 20, 64, Values::kUsual);

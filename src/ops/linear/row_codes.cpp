@@ -1,8 +1,8 @@
 #include "ops/linear/row_codes.h"
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
-#include <cstring>
 #include <limits>
 
 #include "formats/quant.h"
@@ -10,7 +10,8 @@
 namespace weir {
 
 RowCoding row_coding(WeightFormat format, Activations activations) {
-  if (activations == Activations::kF32 || !is_integer_format(format)) return RowCoding::kNone;
+  if (activations == Activations::kF32) return RowCoding::kNone;
+  if (!is_integer_format(format)) return activations == Activations::kQ8 ? RowCoding::kRounded : RowCoding::kNone;
   return weight_block(format).elements == 32 ? RowCoding::kBlocks32 : RowCoding::kBlocks256;
 }
 
@@ -24,13 +25,12 @@ float encode_block(const float* x, int64_t size, int8_t* q) {
     const uint32_t magnitude = std::bit_cast<uint32_t>(x[i]) & 0x7fffffffu;
     largest = magnitude > largest ? magnitude : largest;
   }
-  std::memset(q, 0, static_cast<size_t>(size));
-  if (largest >= 0x7f800000u) return std::numeric_limits<float>::quiet_NaN();
   const float amax = std::bit_cast<float>(largest);
-  if (amax < 0x1p-100f) return 0;
+  const bool finite = largest < 0x7f800000u;
+  const bool zeros = !finite || amax < 0x1p-100f;
   const float inverse = 127.f / amax;
-  for (int64_t i = 0; i < size; ++i) q[i] = static_cast<int8_t>(std::nearbyint(x[i] * inverse));
-  return amax / 127.f;
+  for (int64_t i = 0; i < size; ++i) q[i] = zeros ? int8_t{0} : static_cast<int8_t>(std::nearbyint(x[i] * inverse));
+  return !finite ? std::numeric_limits<float>::quiet_NaN() : zeros ? 0.f : amax / 127.f;
 }
 
 int32_t sum(const int8_t* q, int64_t count) {
@@ -39,9 +39,19 @@ int32_t sum(const int8_t* q, int64_t count) {
   return total;
 }
 
+void round_row(const float* x, int64_t elements, float* rounded) {
+  int8_t q[32];
+  for (int64_t k = 0; k < elements; k += 32) {
+    const int64_t size = std::min<int64_t>(32, elements - k);
+    const float d = encode_block(x + k, size, q);
+    for (int64_t i = 0; i < size; ++i) rounded[k + i] = d * static_cast<float>(q[i]);
+  }
+}
+
 }  // namespace
 
 void encode_row(RowCoding coding, const float* x, int64_t elements, std::byte* coded) {
+  if (coding == RowCoding::kRounded) return round_row(x, elements, reinterpret_cast<float*>(coded));
   const CodedRowLayout layout = coded_row_layout(coding, elements);
   int8_t* q = reinterpret_cast<int8_t*>(coded);
   float* scales = reinterpret_cast<float*>(coded + layout.scales);

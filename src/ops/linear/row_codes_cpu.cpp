@@ -38,9 +38,42 @@ inline __m256i codes(const float* x, __m256 inverse, int32_t* sums) {
   return q;
 }
 
+// d of a block and the factor that its elements are multiplied with; both 0 for a block that counts as zeros.
+struct BlockScale {
+  float d, inverse;
+};
+inline BlockScale scale_of(__m256i bits) {
+  const int32_t most = largest(bits);
+  float amax;
+  __builtin_memcpy(&amax, &most, 4);
+  if (most >= 0x7f800000) return {__builtin_nanf(""), 0};
+  if (amax < 0x1p-100f) return {0, 0};
+  return {amax / 127.f, 127.f / amax};
+}
+
+void round_row(const float* x, int64_t elements, float* rounded_x) {
+  for (int64_t k = 0; k < elements; k += 32) {
+    // The last block, filled up with zeros.
+    alignas(32) float padded[32] = {};
+    const bool whole = elements - k >= 32;
+    if (!whole) __builtin_memcpy(padded, x + k, static_cast<size_t>(elements - k) * 4);
+    const float* block = whole ? x + k : padded;
+    __m256i bits = _mm256_setzero_si256();
+    for (int i = 0; i < 32; i += 8) bits = _mm256_max_epi32(bits, magnitude_bits(block + i));
+    const BlockScale scale = scale_of(bits);
+    float* to = whole ? rounded_x + k : padded;
+    for (int i = 0; i < 32; i += 8) {
+      const __m256i q = scale.inverse == 0 ? _mm256_setzero_si256() : rounded(block + i, _mm256_set1_ps(scale.inverse));
+      _mm256_storeu_ps(to + i, _mm256_mul_ps(_mm256_set1_ps(scale.d), _mm256_cvtepi32_ps(q)));
+    }
+    if (!whole) __builtin_memcpy(rounded_x + k, padded, static_cast<size_t>(elements - k) * 4);
+  }
+}
+
 }  // namespace
 
 void encode_row(RowCoding coding, const float* x, int64_t elements, std::byte* coded) {
+  if (coding == RowCoding::kRounded) return round_row(x, elements, reinterpret_cast<float*>(coded));
   const CodedRowLayout layout = coded_row_layout(coding, elements);
   const bool small = coding == RowCoding::kBlocks32;
   const int64_t size = small ? 32 : 256;
@@ -49,17 +82,12 @@ void encode_row(RowCoding coding, const float* x, int64_t elements, std::byte* c
     const float* block = x + b * size;
     __m256i bits = _mm256_setzero_si256();
     for (int64_t i = 0; i < size; i += 8) bits = _mm256_max_epi32(bits, magnitude_bits(block + i));
-    const int32_t most = largest(bits);
-    float amax;
-    __builtin_memcpy(&amax, &most, 4);
-    const bool finite = most < 0x7f800000;
-    const bool coded_as_zero = !finite || amax < 0x1p-100f;
-    const float inverse = coded_as_zero ? 0.f : 127.f / amax;
-    scales[b] = !finite ? __builtin_nanf("") : coded_as_zero ? 0.f : amax / 127.f;
+    const BlockScale scale = scale_of(bits);
+    scales[b] = scale.d;
     for (int64_t i = 0; i < size; i += 32) {
       int32_t sums[2] = {0, 0};
       __m256i q = _mm256_setzero_si256();
-      if (!coded_as_zero) q = codes(block + i, _mm256_set1_ps(inverse), sums);
+      if (scale.inverse != 0) q = codes(block + i, _mm256_set1_ps(scale.inverse), sums);
       const int64_t at = b * size + i;
       _mm256_store_si256(reinterpret_cast<__m256i*>(coded + at), q);
       if (small) {

@@ -71,6 +71,27 @@ TEST(RowCodes, CountsTinyBlocksAsZerosAndMarksBlocksThatAreNotFinite) {
   }
 }
 
+TEST(RowCodes, RoundsRowsOfAnyLengthToTheValuesOfTheirCodes) {
+  RandomFloats random(3);
+  const std::vector<float> x = random.take(64);
+  const Coded codes(KernelSet::kReference, RowCoding::kBlocks32, x);
+  for (const int64_t size : {64, 50, 7}) {
+    std::vector<float> part(x.begin(), x.begin() + size);
+    part[0] = 2;  // the largest, also of what remains
+    std::vector<float> rounded(static_cast<size_t>(coded_row_layout(RowCoding::kRounded, size).bytes / 4));
+    encode_row_kernel(KernelSet::kReference)(RowCoding::kRounded, part.data(), size,
+                                             reinterpret_cast<std::byte*>(rounded.data()));
+    EXPECT_EQ(rounded[0], 2.f / 127.f * 127.f);
+    for (int64_t i = 1; i < size; ++i)
+      EXPECT_NEAR(rounded[static_cast<size_t>(i)], part[static_cast<size_t>(i)], 0.0079f);
+    if (size == 64) {
+      for (int64_t i = 32; i < 64; ++i) {
+        EXPECT_EQ(rounded[static_cast<size_t>(i)], codes.scale(1) * static_cast<float>(codes.q(i)));
+      }
+    }
+  }
+}
+
 class RowCodesKernels : public KernelTest {};
 INSTANTIATE_TEST_SUITE_P(, RowCodesKernels, kVectorSets, kernel_set_test_name);
 
@@ -97,6 +118,20 @@ TEST_P(RowCodesKernels, WriteTheBytesOfTheReference) {
           EXPECT_EQ(std::memcmp(expected.memory.data(), found.memory.data(), bytes), 0);
         }
       }
+    }
+  }
+}
+
+TEST_P(RowCodesKernels, RoundLikeTheReference) {
+  RandomFloats random(4);
+  for (const int64_t size : {1, 31, 32, 33, 300}) {
+    for (const Values values : {Values::kPlain, Values::kWide, Values::kSpecial}) {
+      const std::vector<float> x = random.take(size, values);
+      std::vector<float> expected(static_cast<size_t>(size + 64), -7.f), found = expected;
+      encode_row_kernel(KernelSet::kReference)(RowCoding::kRounded, x.data(), size,
+                                               reinterpret_cast<std::byte*>(expected.data()));
+      encode_row_kernel(GetParam())(RowCoding::kRounded, x.data(), size, reinterpret_cast<std::byte*>(found.data()));
+      EXPECT_TRUE(same_floats(expected, found)) << size;
     }
   }
 }

@@ -103,24 +103,29 @@ class MoeOp final : public BoundOp {
       int64_t shared = 0;                // of x, before it is gathered: in the device's shared memory
       const std::byte* first = nullptr;  // of pair 0, in this step
     };
-    Part blocks_32, blocks_256;
+    Part blocks_32, blocks_256, rounded;
     bool plain = false;  // FP32 is wanted too
 
     void want(RowCoding coding) {
       if (coding == RowCoding::kNone) plain = true;
       if (coding == RowCoding::kBlocks32) blocks_32.used = true;
       if (coding == RowCoding::kBlocks256) blocks_256.used = true;
+      if (coding == RowCoding::kRounded) rounded.used = true;
     }
-    const Part& part(RowCoding coding) const { return coding == RowCoding::kBlocks32 ? blocks_32 : blocks_256; }
+    const Part& part(RowCoding coding) const {
+      return coding == RowCoding::kBlocks32 ? blocks_32 : coding == RowCoding::kBlocks256 ? blocks_256 : rounded;
+    }
     // body(coding, part) for those in use.
     template <class Body>
     void each(Body body) {
       if (blocks_32.used) body(RowCoding::kBlocks32, blocks_32);
       if (blocks_256.used) body(RowCoding::kBlocks256, blocks_256);
+      if (rounded.used) body(RowCoding::kRounded, rounded);
     }
     void set_base(const std::byte* workspace) {
       blocks_32.first = workspace + blocks_32.offset;
       blocks_256.first = workspace + blocks_256.offset;
+      rounded.first = workspace + rounded.offset;
     }
   };
 
@@ -214,6 +219,10 @@ class MoeOp final : public BoundOp {
     if (coding == RowCoding::kNone) return linear_(part, 0, count, x, x_stride, rows, y, y_stride, scratch);
     const CodedPairs::Part& source = coded.part(coding);
     const CodedRows codes{source.first + first_row * source.row_bytes, source.row_bytes};
+    if (coding == RowCoding::kRounded) {
+      const float* rounded = reinterpret_cast<const float*>(codes.data);
+      return linear_(part, 0, count, rounded, codes.row_bytes / 4, rows, y, y_stride, scratch);
+    }
     coded_linear_(part, 0, count, codes, rows, y, y_stride, scratch);
   }
 

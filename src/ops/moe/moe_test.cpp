@@ -157,6 +157,11 @@ struct Problem {
     if (coding != RowCoding::kNone) {
       const Mapping coded(coded_row_layout(coding, w.view.in).bytes);
       encode_row_kernel(KernelSet::kReference)(coding, v, w.view.in, coded.data());
+      if (coding == RowCoding::kRounded) {
+        linear_kernel(KernelSet::kReference)(w.view, 0, w.view.out, coded.as<float>().data(), w.view.in, 1, out.data(),
+                                             w.view.out, nullptr);
+        return out;
+      }
       coded_linear_kernel(KernelSet::kReference)(w.view, 0, w.view.out, {coded.data(), coded.bytes()}, 1, out.data(),
                                                  w.view.out, nullptr);
       return out;
@@ -220,7 +225,7 @@ TEST_P(MoeKernels, MultiplyIntegerFormatsExactlyOrWithCodedRows) {
       {WeightFormat::kQ4_K, WeightFormat::kMxfp4Block, WeightFormat::kBf16, WeightFormat::kIq4Nl}};
   uint64_t seed = 20;
   for (const auto& formats : mixes) {
-    for (const Activations activations : {Activations::kF32, Activations::kAuto}) {
+    for (const Activations activations : {Activations::kF32, Activations::kAuto, Activations::kQ8}) {
       for (const Shape& shape : {Shape{6, 256, 512, 256, 3, 1}, Shape{6, 256, 256, 512, 2, 7},
                                  Shape{4, 512, 256, 96, 2, 40}, Shape{1, 256, 256, 40, 1, 13}}) {
         Problem p(shape, formats, kSwiGlu, ++seed);
