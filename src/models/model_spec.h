@@ -32,7 +32,7 @@ struct AttentionMixer {
   float scale = 1;
   Linear q, k, v, o;
   FloatVector q_norm, k_norm;  // [head_dim], RMS norm on each head before the rotation; empty: none
-  bool rope = true;            // ModelSpec::rope
+  int rope = 0;                // index into ModelSpec::ropes; -1: none
 };
 
 // Multi-head latent attention (DeepSeek-V2); without rotation where the family has none.
@@ -120,7 +120,7 @@ struct ModelSpec {
   std::vector<LayerSpec> layers;
   int64_t residual_block = 0;  // layers per block of attention residuals; 0: plain residuals
   FloatVector output_residual;
-  std::optional<RopeSpec> rope;
+  std::vector<RopeSpec> ropes;       // that mixers name by index
   std::vector<int64_t> stop_tokens;  // end of turn, end of text
   std::vector<std::string> skipped;  // name prefixes of the checkpoint that this engine does not use
 };
