@@ -1,6 +1,7 @@
 // The stack of layers: embedding, residual schemes, head.
 #include <utility>
 
+#include "base/error.h"
 #include "models/compiler.h"
 #include "ops/attn_residual/attn_residual.h"
 #include "ops/embedding/embedding.h"
