@@ -20,8 +20,9 @@ void Compiler::mix(const std::string& layer, const AttentionMixer& m, Buffer x, 
     rotate(name + "k_rope", m.rope, m.kv_heads, m.head_dim, k);
   }
   const int64_t row = k.cols * state_dtype_bytes(kv());
-  const PageField keys = c_.layout().add_page(name + "k", Retention::kForever, row);
-  const PageField values = c_.layout().add_page(name + "v", Retention::kForever, row);
+  const Retention kept = m.window > 0 ? Retention::kWindow : Retention::kForever;
+  const PageField keys = c_.layout().add_page(name + "k", kept, row, m.window);
+  const PageField values = c_.layout().add_page(name + "v", kept, row, m.window);
   kv_write(name + "k_write", keys, 0, k);
   kv_write(name + "v_write", values, 0, v);
   c_.add(bind_attention(c_.device(), name + "core",
@@ -38,7 +39,9 @@ void Compiler::mix(const std::string& layer, const AttentionMixer& m, Buffer x, 
                          .q_stride = q.cols,
                          .out = o.data,
                          .out_stride = o.cols,
-                         .max_rows = c_.options().max_rows}),
+                         .max_rows = c_.options().max_rows,
+                         .window = m.window,
+                         .sinks = m.sinks.empty() ? nullptr : m.sinks.data()}),
          o);
   linear(name + "o", m.o, o, out);
 }
