@@ -7,16 +7,28 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <vector>
+#include <utility>
+
+#include "engine/sampler_history.h"
+#include "engine/sampler_options.h"
 
 namespace weir {
 
-struct SamplingOptions {
-  float temperature = 0;
-  uint64_t seed = 0;
-};
 
 // `position`: of the token to be sampled. Nothing when a logit is not finite (-inf is allowed: a masked id).
 std::optional<int32_t> sample(std::span<const float> logits, const SamplingOptions& options, int64_t position);
+
+struct SampledToken { int32_t id = -1; float logprob = 0; std::vector<std::pair<int32_t, float>> top; };
+class Sampler {
+ public:
+  explicit Sampler(int64_t) {}
+  std::optional<SampledToken> sample(std::span<const float> logits, const SamplingOptions& options, const TokenHistory&, int64_t position, int64_t) {
+    const std::optional<int32_t> id = weir::sample(logits, options, position);
+    if (!id) return std::nullopt;
+    return SampledToken{*id, 0, {}};
+  }
+};
 
 // Four 32-bit words for a 64-bit key and a 128-bit counter.
 struct PhiloxWords {
