@@ -108,6 +108,7 @@ class Engine {
   const EngineOptions& options() const { return options_; }
   CpuDevice& device() { return device_; }
   Circuit& circuit() { return *circuit_; }
+  const Circuit& circuit() const { return *circuit_; }
   StatePools& pools() { return pools_; }
   int64_t steps() const { return steps_; }
 
