@@ -505,8 +505,10 @@ void Scheduler::after_step() {
     const bool done = live.left() == 0;
     remember(live, length - planned_[i].rows, done && length == live.prompt_size);
     if (!done) continue;
+    const Clock::time_point start = Clock::now();
     const std::optional<SampledToken> token =
         sampler_.sample(logits, live.request.sampling, live.history, length, live.generated());
+    counters_.sampling_ms += milliseconds(Clock::now() - start);
     if (!token) {
       end(live, {.reason = FinishReason::kError, .error = concat("position ", length, ": no token is allowed")});
       continue;

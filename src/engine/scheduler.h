@@ -51,6 +51,7 @@ class Scheduler {
     int64_t preemptions = 0, waits_for_prefix = 0;
     int64_t most_rows_of_a_step = 0, most_sequences_of_a_step = 0;
     double model_ms = 0, other_ms = 0;  // in the engine's step; in everything else
+    double sampling_ms = 0;             // part of the latter
   };
 
   // `store` and `trace` may be null. All must outlive the scheduler.
