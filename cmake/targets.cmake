@@ -87,7 +87,7 @@ foreach(op ${op_folders})
   endif()
 endforeach()
 
-weir_folder(weir_state src/state weir_device)
+weir_folder(weir_state src/state weir_device weir_xxhash)
 weir_folder(weir_models src/models weir_state ${op_libraries})
 weir_folder(weir_engine src/engine weir_models weir_text)
 weir_folder(weir_cli src/cli weir_engine CLI11::CLI11)
