@@ -112,6 +112,11 @@ std::string Scheduler::refusal(const Request& request) const {
     return concat("the prompt's ", prompt, " tokens and ", request.max_tokens,
                   " new ones exceed the model's context of ", context);
   }
+  try {
+    validate(request.sampling, vocab);
+  } catch (const Error& error) {
+    return error.what();
+  }
   for (int group = 0; group < engine_.pools().groups(); ++group) {
     if (group == engine_.pools().journal_group()) continue;
     const int64_t there = engine_.pools().pages(group).count();
@@ -143,6 +148,7 @@ std::string Scheduler::submit(RequestId id, Request request) {
   live->tokens.reserve(static_cast<size_t>(prompt + request.max_tokens));
   live->history.add_prompt(request.prompt);
   live->request = std::move(request);
+  live->request.sampling.stop_tokens = live->request.stop_tokens;
   live->arrival = arrivals_++;
   live->submitted = Clock::now();
   live->usage.prompt_tokens = prompt;
