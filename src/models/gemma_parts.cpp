@@ -44,6 +44,13 @@ constexpr GgufName kNames[] = {
     {"layer_scalar", "layer_output_scale.weight"},
 };
 
+// Rows of a stack of matrices that no format of experts splits: they have no scales beside them.
+WeightView weight_rows(WeightView all, int64_t begin, int64_t count) {
+  all.data += begin * all.row_bytes;
+  all.out = count;
+  return all;
+}
+
 class Loader {
  public:
   Loader(TensorBinder& tensors, const GemmaConfig& config) : tensors_(tensors), c_(config) {}
