@@ -23,13 +23,14 @@ void attention_pieces(const AttentionTask& task);
 void attention_merge(const AttentionTask& task, float* partials, int64_t piece_stride, int64_t first, int64_t end);
 }  // namespace avx512
 
-int64_t attention_piece(int64_t p) {
-  return std::max<int64_t>(256, static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(p + 1))) / 64);
+int64_t attention_piece(int64_t p, int64_t window) {
+  const int64_t n = window > 0 ? std::min(p + 1, window) : p + 1;
+  return std::max<int64_t>(256, static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(n))) / 64);
 }
 
 namespace {
 
-constexpr int64_t kMaxPieces = 64;
+constexpr int64_t kMaxPieces = 66;    // of a block of rows: a window of 64 pieces, moved by less than one
 constexpr int64_t kMergeQueries = 4;  // per item of the loop that merges
 
 AttentionKernel kernel_of(KernelSet set) {
@@ -57,8 +58,10 @@ int64_t bytes_per_position(const AttentionArgs& args) {
 
 Cost attention_cost(const AttentionArgs& args, int32_t rows, int64_t position) {
   const auto n = static_cast<double>(rows);
-  const double positions = n * static_cast<double>(position + 1) - n * (n - 1) / 2;  // of all rows
-  return {.state_bytes = (position + 1) * bytes_per_position(args),
+  double positions = n * static_cast<double>(position + 1) - n * (n - 1) / 2;  // of all rows
+  if (args.window > 0) positions = std::min(positions, n * static_cast<double>(args.window));
+  const int64_t first = first_visible(std::max<int64_t>(position - rows + 1, 0), args.window);
+  return {.state_bytes = (position + 1 - first) * bytes_per_position(args),
           .flops = 2. * static_cast<double>(args.heads * (args.key_dim + args.value_dim)) * positions};
 }
 
@@ -71,7 +74,8 @@ class ReferenceAttention final : public BoundOp {
 
   void run(const StepView& step) override {
     for (int64_t position : step.positions) {
-      device_.counters().state_bytes_read += (position + 1) * bytes_per_position(args_);
+      const int64_t positions = position + 1 - first_visible(position, args_.window);
+      device_.counters().state_bytes_read += positions * bytes_per_position(args_);
     }
     device_.pool().parallel_for(step.rows * args_.heads, [&](int64_t i, int thread) {
       float* scratch = reinterpret_cast<float*>(device_.scratch(thread));
@@ -92,13 +96,16 @@ struct Block {
   int64_t row;
   int64_t rows;
   int64_t position;
+  int64_t visible;  // the first position that the first row sees
   int64_t piece;
   int64_t unit_kv_heads;  // KV heads of a unit
   int64_t units;
   bool split;  // its pieces are computed side by side
 
-  int64_t positions() const { return position + rows; }
-  int64_t pieces() const { return (positions() - 1) / piece + 1; }
+  int64_t positions() const { return position + rows - visible; }
+  int64_t first_piece() const { return visible / piece; }
+  int64_t end_piece() const { return (position + rows - 1) / piece + 1; }
+  int64_t pieces() const { return end_piece() - first_piece(); }
 };
 
 int64_t padded16(int64_t n) { return (n + 15) / 16 * 16; }
@@ -142,7 +149,8 @@ class Attention final : public BoundOp {
     device_.pool().parallel_for(block_count_ * most_units_, [&](int64_t i, int thread) {
       const Block& block = blocks_[static_cast<size_t>(block_count_ - 1 - i % block_count_)];
       const int64_t unit = i / block_count_;
-      if (unit < block.units && !block.split) kernel_.pieces(task(step, block, unit, 0, block.pieces(), thread));
+      if (unit >= block.units || block.split) return;
+      kernel_.pieces(task(step, block, unit, block.first_piece(), block.end_piece(), thread));
     });
     if (split_count_ > 0) run_split(step);
   }
@@ -172,8 +180,13 @@ class Attention final : public BoundOp {
     for (const SpanView& span : step.spans) {
       for (int64_t r = 0; r < span.rows;) {
         const int64_t position = span.first_position + r;
-        Block block{.span = &span, .row = span.first_row + r, .position = position, .piece = attention_piece(position)};
-        while (r < span.rows && block.rows < block_rows_ && attention_piece(position + block.rows) == block.piece) {
+        Block block{.span = &span,
+                    .row = span.first_row + r,
+                    .position = position,
+                    .visible = first_visible(position, args_.window),
+                    .piece = attention_piece(position, args_.window)};
+        while (r < span.rows && block.rows < block_rows_ &&
+               attention_piece(position + block.rows, args_.window) == block.piece) {
           ++block.rows;
           ++r;
         }
@@ -232,7 +245,9 @@ class Attention final : public BoundOp {
           pieces = units = 0;
         }
         wave_units_[static_cast<size_t>(units)] = {&block, u, pieces};
-        for (int64_t piece = 0; piece < block.pieces(); ++piece) wave_[static_cast<size_t>(pieces++)] = {units, piece};
+        for (int64_t piece = block.first_piece(); piece < block.end_piece(); ++piece) {
+          wave_[static_cast<size_t>(pieces++)] = {units, piece};
+        }
         ++units;
       }
     }
@@ -251,7 +266,8 @@ class Attention final : public BoundOp {
     const int64_t parts = kAttentionQueries / kMergeQueries;
     device_.pool().parallel_for(units * parts, [&](int64_t i, int thread) {
       const UnitInWave& unit = wave_units_[static_cast<size_t>(i / parts)];
-      const AttentionTask whole = task(step, *unit.block, unit.unit, 0, 0, thread);
+      const int64_t first_piece = unit.block->first_piece();
+      const AttentionTask whole = task(step, *unit.block, unit.unit, first_piece, first_piece, thread);
       const int64_t first = i % parts * kMergeQueries;
       const int64_t end = std::min(first + kMergeQueries, whole.kv_heads * whole.per_kv);
       if (first < end) kernel_.merge(whole, partials + unit.first * piece_stride_, piece_stride_, first, end);
@@ -273,6 +289,7 @@ class Attention final : public BoundOp {
                     .row = block.row,
                     .rows = block.rows,
                     .position = block.position,
+                    .visible = block.visible,
                     .piece = block.piece,
                     .kv_head = kv_head,
                     .kv_heads = std::min(block.unit_kv_heads, args_.kv_heads - kv_head),
@@ -301,6 +318,7 @@ class Attention final : public BoundOp {
     const int64_t next = take(2 * kAttentionQueries);
     const int64_t scale = take(kAttentionQueries);
     const int64_t position = take(2 * kAttentionQueries);
+    const int64_t from = take(2 * kAttentionQueries);
     const int64_t present = take(2 * kAttentionQueries);
     const int64_t wide = take(kAttentionTile * std::max(key_width, value_width));
     if (scratch) {
@@ -311,6 +329,7 @@ class Attention final : public BoundOp {
                   .next = base + next,
                   .scale = base + scale,
                   .position = reinterpret_cast<int64_t*>(base + position),
+                  .from = reinterpret_cast<int64_t*>(base + from),
                   .present = reinterpret_cast<int64_t*>(base + present),
                   .wide = base + wide};
     }
@@ -355,6 +374,7 @@ std::unique_ptr<BoundOp> bind_attention(CpuDevice& device, std::string name, con
     fail(name, ": expected positive head dimensions, found ", args.key_dim, " and ", args.value_dim);
   }
   if (args.max_rows <= 0) fail(name, ": expected room for at least one row, found ", args.max_rows);
+  if (args.window < 0) fail(name, ": expected a window of at least one position, or 0 for none, found ", args.window);
   check_field(name, "keys", args.key, args.kv_heads * args.key_dim, args.dtype);
   check_field(name, "values", args.value, (args.kv_heads - 1) * args.value_head_stride + args.value_dim, args.dtype);
   assert(args.q && args.out);

@@ -2,24 +2,29 @@
 // is the first value_dim elements of its key).
 //
 //   q [rows, heads, key_dim] FP32;  K rows and V rows in pages (FP32 or FP16);  out [rows, heads, value_dim] FP32
-// Head h reads KV head h / (heads / kv_heads). A row at position p sees positions 0..p of its own sequence, as stored:
-// its own K and V must have been written (bind_kv_write) before.
+// Head h reads KV head h / (heads / kv_heads). A row at position p sees positions first(p)..p of its own sequence, as
+// stored: its own K and V must have been written (bind_kv_write) before. first(p) = 0, or with a sliding window of w
+// positions max(0, p - w + 1) (Mistral 7B, arXiv:2310.06825, and gpt-oss: j is visible iff p - w < j <= p).
 //
 // Numeric specification (docs/numerics.md, CPU rule 5), per row and head:
-//   Keys are cut into pieces of L(p) = max(256, pow2ceil(p + 1) / 64) positions, at most 64 pieces; a piece into tiles
-//   of 64 positions; both at absolute multiples. Each piece starts from m = -inf, l = 0, acc = 0. Tile by tile,
-//   ascending:
+//   Keys are cut into pieces of L = max(256, pow2ceil(n) / 64) positions, n = p + 1, or min(p + 1, w) with a window; a
+//   piece into tiles of 64 positions; both at absolute multiples. Only pieces and tiles that hold visible positions
+//   count: at most 64 pieces, or 65 where a window begins inside one. So a window that the prefix does not fill changes
+//   nothing. Each piece starts from m = -inf, l = 0, acc = 0. Tile by tile, ascending, over the visible positions j:
 //     s_j = scale * dot(q, k_j)          dot: sixteen lanes over key_dim, fold (rule 1); stored k widened exactly
 //     m' = max(m, max_j s_j);  c = exp(m - m') (0 in a piece's first tile)
-//     p_j = exp(s_j - m');  l = l * c + sum_j p_j   (sum: sixteen lanes, lane j mod 16, absent positions add +0; fold)
-//     acc_d = acc_d * c, then acc_d = fma(p_j, v_jd, acc_d), j ascending, present positions only
+//     p_j = exp(s_j - m');  l = l * c + sum_j p_j   (sum: sixteen lanes, lane j mod 16, other positions add +0; fold)
+//     acc_d = acc_d * c, then acc_d = fma(p_j, v_jd, acc_d), j ascending, visible positions only
 //   Pieces are merged ascending into the first one's (m, l, acc):
 //     m' = max(m, m2); a = exp(m - m'); b = exp(m2 - m'); l = fma(l, a, l2 * b); acc_d = fma(acc_d, a, acc2_d * b)
+//   With sinks (gpt-oss), one logit more in head h's denominator, sink_h, neither scaled nor with a value:
+//     m' = max(m, sink_h); a = exp(m - m'); l = fma(l, a, exp(sink_h - m')); acc_d = acc_d * a
 //   out_d = acc_d / l.
-// Positions beyond p are never loaded into an accumulator (select on load; 0 x NaN would poison).
+// Positions that a row does not see never reach its accumulators (select on load; 0 x NaN would poison). A page without
+// a position that some row of its span sees is not touched: it may be kNoPage.
 //
 // Work is split over (rows of a span in blocks) x KV heads x pieces; rows of a block share the loads of K and V.
-// Cost: each page row is read once per block of rows; 2 * heads * (key_dim + value_dim) * (p + 1) FLOPs a row.
+// Cost: each visible page row is read once per block of rows; 2 * heads * (key_dim + value_dim) * n FLOPs a row.
 #pragma once
 
 #include <memory>
@@ -59,11 +64,14 @@ struct AttentionArgs {
   int64_t q_stride = 0;
   float* out = nullptr;
   int64_t out_stride = 0;
-  int32_t max_rows = 0;  // the most rows of a step; sizes the buffers for pieces
+  int32_t max_rows = 0;          // the most rows of a step; sizes the buffers for pieces
+  int64_t window = 0;            // positions that a row sees, its own included; 0: all
+  const float* sinks = nullptr;  // [heads] or none
 };
 std::unique_ptr<BoundOp> bind_attention(CpuDevice& device, std::string name, const AttentionArgs& args);
 
-// Positions per piece for a row at position p.
-int64_t attention_piece(int64_t p);
+// Positions per piece for a row at position p, and the first one that it sees.
+int64_t attention_piece(int64_t p, int64_t window = 0);
+inline int64_t first_visible(int64_t p, int64_t window) { return window > 0 && p >= window ? p - window + 1 : 0; }
 
 }  // namespace weir

@@ -9,10 +9,11 @@ namespace {
 
 int64_t padded16(int64_t n) { return (n + 15) / 16 * 16; }
 
+// Rows [from, count) of a tile; other pages have no place.
 TileRows paged_rows(const PoolView& pool, const PageId* pages, const PageField& field, int64_t first_byte, int64_t tile,
-                    int64_t count) {
+                    int64_t from, int64_t count) {
   TileRows rows{{}, field.row_bytes};
-  for (int64_t i = 0; i * kPagePositions < count; ++i) {
+  for (int64_t i = from / kPagePositions; i * kPagePositions < count; ++i) {
     const auto page = static_cast<int64_t>(pages[tile / kPagePositions + i]);
     rows.page[i] = pool.base + page * pool.block_bytes + field.offset + first_byte;
   }
@@ -21,14 +22,14 @@ TileRows paged_rows(const PoolView& pool, const PageId* pages, const PageField& 
 
 // The same rows, `bytes` further.
 TileRows moved(TileRows rows, int64_t bytes) {
-  for (const std::byte*& page : rows.page) page += bytes;
+  for (const std::byte*& page : rows.page) page = page ? page + bytes : page;
   return rows;
 }
 
 template <class Element>
-TileRows widened(const TileRows& from, int64_t count, int64_t dim, float* to, int64_t width) {
-  for (int64_t j = 0; j < count; ++j) {
-    const std::byte* row = from.row(j);
+TileRows widened(const TileRows& rows, int64_t from, int64_t count, int64_t dim, float* to, int64_t width) {
+  for (int64_t j = from; j < count; ++j) {
+    const std::byte* row = rows.row(j);
     float* at = to + j * width;
     int64_t k = 0;
     for (; k + 16 <= dim; k += 16) store16(at + k, Element::load(row, k));
@@ -69,48 +70,49 @@ void pack_queries(const Work& w) {
 
 // Rows of the task's KV heads.
 template <class Element>
-TileRows key_rows(const AttentionTask& t, int64_t tile, int64_t count) {
+TileRows key_rows(const AttentionTask& t, int64_t tile, int64_t from, int64_t count) {
   const int64_t first = t.kv_head * t.args->key_dim * Element::kBytes;
-  return paged_rows(t.key_pool, t.key_pages, t.args->key, first, tile, count);
+  return paged_rows(t.key_pool, t.key_pages, t.args->key, first, tile, from, count);
 }
 template <class Element>
-TileRows value_rows(const AttentionTask& t, int64_t tile, int64_t count) {
+TileRows value_rows(const AttentionTask& t, int64_t tile, int64_t from, int64_t count) {
   const int64_t first = t.kv_head * t.args->value_head_stride * Element::kBytes;
-  return paged_rows(t.value_pool, t.value_pages, t.args->value, first, tile, count);
+  return paged_rows(t.value_pool, t.value_pages, t.args->value, first, tile, from, count);
 }
 
+// Positions [from, count) of a tile, `from` the beginning of a page; the next tile's begin at its first.
 // Q: queries of a register tile. Wide: K and V pass through FP32 scratch. This tile's values are prefetched while its
 // scores are computed, the next tile's keys while values are: a tile's K and V must fit L2, not two tiles'.
 template <class Element, int Q, bool Wide>
-void run_tile(Work& w, int64_t tile, int64_t count, int64_t next_count, bool first) {
+void run_tile(Work& w, int64_t tile, int64_t from, int64_t count, int64_t next_count, bool first) {
   const AttentionTask& t = w.task;
   const AttentionArgs& a = w.args;
-  const TileRows keys = key_rows<Element>(t, tile, count);
-  const TileRows values = value_rows<Element>(t, tile, count);
-  const TileRows next_keys = key_rows<Element>(t, tile + kAttentionTile, next_count);
+  const TileRows keys = key_rows<Element>(t, tile, from, count);
+  const TileRows values = value_rows<Element>(t, tile, from, count);
+  const TileRows next_keys = key_rows<Element>(t, tile + kAttentionTile, 0, next_count);
   const int64_t keys_bytes = t.kv_heads * a.key_dim * Element::kBytes;
   const int64_t values_bytes = ((t.kv_heads - 1) * a.value_head_stride + a.value_dim) * Element::kBytes;
   if (t.shared) {
-    w.ahead.start(next_keys, keys_bytes, next_count, steps_in_scores<Q>(w, count) + steps_in_values<Q>(w, count));
+    w.ahead.start(next_keys, keys_bytes, 0, next_count, steps_in_scores<Q>(w, count) + steps_in_values<Q>(w, count));
   } else {
-    w.ahead.start(values, values_bytes, count, steps_in_scores<Q>(w, count));
+    w.ahead.start(values, values_bytes, from, count, steps_in_scores<Q>(w, count));
   }
   TileRows wide_rows;
   for (int64_t kv = 0; kv < t.kv_heads; ++kv) {
     const TileRows rows = moved(keys, kv * a.key_dim * Element::kBytes);
     if constexpr (Wide) {
-      wide_rows = widened<Element>(rows, count, a.key_dim, w.s.wide, w.q_width);
+      wide_rows = widened<Element>(rows, from, count, a.key_dim, w.s.wide, w.q_width);
       dot_scores<F32, Q>(w, kv * t.per_kv, wide_rows, w.q_width, count);
     } else {
       dot_scores<Element, Q>(w, kv * t.per_kv, rows, a.key_dim, count);
     }
   }
   softmax(w, first);
-  if (!t.shared) w.ahead.start(next_keys, keys_bytes, next_count, steps_in_values<Q>(w, count));
+  if (!t.shared) w.ahead.start(next_keys, keys_bytes, 0, next_count, steps_in_values<Q>(w, count));
   for (int64_t kv = 0; kv < t.kv_heads; ++kv) {
     const TileRows rows = moved(values, kv * a.value_head_stride * Element::kBytes);
     if constexpr (Wide) {
-      if (!t.shared) wide_rows = widened<Element>(rows, count, a.value_dim, w.s.wide, w.v_width);
+      if (!t.shared) wide_rows = widened<Element>(rows, from, count, a.value_dim, w.s.wide, w.v_width);
       weigh_values<F32, Q>(w, kv * t.per_kv, wide_rows, w.v_width);
     } else {
       weigh_values<Element, Q>(w, kv * t.per_kv, rows, a.value_dim);
@@ -129,22 +131,30 @@ void run_piece(Work& w, int64_t piece) {
   const int64_t begin = piece * t.piece;
   const int64_t end = smaller(begin + t.piece, t.position + t.rows);
   const int64_t task_end = smaller(t.end_piece * t.piece, t.position + t.rows);
-  for (int64_t tile = begin; tile < end; tile += kAttentionTile) {
+  const int64_t visible = t.visible / kAttentionTile * kAttentionTile;
+  const int64_t first_tile = visible > begin ? visible : begin;
+  for (int64_t tile = first_tile; tile < end; tile += kAttentionTile) {
     const int64_t count = smaller(end - tile, kAttentionTile);
     const int64_t next = smaller(task_end - tile - kAttentionTile, kAttentionTile);
-    for (int64_t i = 0; i < w.queries; ++i) w.s.present[i] = smaller(count, w.s.position[i] + 1 - tile);
+    const int64_t from = t.visible > tile ? (t.visible - tile) / kPagePositions * kPagePositions : 0;
+    const bool first = tile == first_tile;
+    for (int64_t i = 0; i < w.queries; ++i) {
+      const int64_t own = first_seen(w.s.position[i], w.args.window) - tile;
+      w.s.from[i] = own < 0 ? 0 : smaller(own, kAttentionTile);
+      w.s.present[i] = smaller(count, w.s.position[i] + 1 - tile);
+    }
     switch (t.per_kv) {
       case 1:
-        run_tile<Element, 1, false>(w, tile, count, next, tile == begin);
+        run_tile<Element, 1, false>(w, tile, from, count, next, first);
         break;
       case 2:
-        run_tile<Element, 2, false>(w, tile, count, next, tile == begin);
+        run_tile<Element, 2, false>(w, tile, from, count, next, first);
         break;
       case 4:
-        run_tile<Element, 4, false>(w, tile, count, next, tile == begin);
+        run_tile<Element, 4, false>(w, tile, from, count, next, first);
         break;
       default:
-        run_tile<Element, 4, true>(w, tile, count, next, tile == begin);
+        run_tile<Element, 4, true>(w, tile, from, count, next, first);
     }
   }
 }
@@ -164,16 +174,35 @@ void merge_into(Merged to, float m2, float l2, const float* acc2, int64_t width)
   for (int64_t d = 0; d < width; d += 16) store16(to.acc + d, fma(load16(to.acc + d), a, load16(acc2 + d) * b));
 }
 
-void write_out(const AttentionTask& t, const Query& query, const float* acc, float l) {
+void copy_into(Merged to, float m2, float l2, const float* acc2, int64_t width) {
+  *to.m = m2;
+  *to.l = l2;
+  for (int64_t d = 0; d < width; d += 16) store16(to.acc + d, load16(acc2 + d));
+}
+
+void write_out(const AttentionTask& t, const Query& query, const float* acc, float m, float l) {
   const AttentionArgs& a = *t.args;
   float* out = a.out + (t.row + query.row) * a.out_stride + query.head * a.value_dim;
+  if (a.sinks) {
+    const float sink = a.sinks[query.head];
+    const float top = m > sink ? m : sink;
+    const V16 factor = math::exp(set16(m - top));
+    const V16 sum = fma(set16(l), factor, math::exp(set16(sink - top)));
+    for (int64_t d = 0; d < a.value_dim; d += 16) {
+      store16_first(out + d, (load16(acc + d) * factor) / sum, smaller(16, a.value_dim - d));
+    }
+    return;
+  }
   for (int64_t d = 0; d < a.value_dim; d += 16) {
     store16_first(out + d, load16(acc + d) / set16(l), smaller(16, a.value_dim - d));
   }
 }
 
-// Pieces that a row of the task has.
-int64_t pieces_of(const AttentionTask& t, int64_t row) { return (t.position + row) / t.piece + 1; }
+// The pieces that a row of the task has: [first, end).
+int64_t first_piece_of(const AttentionTask& t, int64_t row) {
+  return first_seen(t.position + row, t.args->window) / t.piece;
+}
+int64_t end_piece_of(const AttentionTask& t, int64_t row) { return (t.position + row) / t.piece + 1; }
 
 }  // namespace
 
@@ -198,8 +227,14 @@ void attention_pieces(const AttentionTask& t) {
     if (!later) continue;
     for (int64_t i = 0; i < w.queries; ++i) {
       const Query query = query_at(t, i);
-      if (!query.real || piece >= pieces_of(t, query.row)) continue;
-      merge_into({m + i, l + i, t.scratch.acc + i * w.v_width}, w.m[i], w.l[i], w.acc + i * w.v_width, w.v_width);
+      const int64_t first = first_piece_of(t, query.row);
+      if (!query.real || piece < first || piece >= end_piece_of(t, query.row)) continue;
+      const Merged all{m + i, l + i, t.scratch.acc + i * w.v_width};
+      if (piece == first) {
+        copy_into(all, w.m[i], w.l[i], w.acc + i * w.v_width, w.v_width);
+      } else {
+        merge_into(all, w.m[i], w.l[i], w.acc + i * w.v_width, w.v_width);
+      }
     }
   }
   for (int64_t i = 0; i < w.queries; ++i) {
@@ -207,7 +242,7 @@ void attention_pieces(const AttentionTask& t) {
     const Query query = query_at(t, i);
     if (!query.real) continue;
     if (!t.partial) {
-      write_out(t, query, acc, l[i]);
+      write_out(t, query, acc, m[i], l[i]);
       continue;
     }
     float* to = t.partial + i * (w.v_width + 16);
@@ -222,12 +257,13 @@ void attention_merge(const AttentionTask& t, float* partials, int64_t piece_stri
   for (int64_t i = first; i < end; ++i) {
     const Query query = query_at(t, i);
     if (!query.real) continue;
-    float* sum = partials + i * (width + 16);
-    for (int64_t piece = 1; piece < pieces_of(t, query.row); ++piece) {
+    const int64_t first_piece = first_piece_of(t, query.row);
+    float* sum = partials + (first_piece - t.first_piece) * piece_stride + i * (width + 16);
+    for (int64_t piece = 1; piece < end_piece_of(t, query.row) - first_piece; ++piece) {
       const float* next = sum + piece * piece_stride;
       merge_into({sum + width, sum + width + 1, sum}, next[width], next[width + 1], next, width);
     }
-    write_out(t, query, sum, sum[width + 1]);
+    write_out(t, query, sum, sum[width], sum[width + 1]);
   }
 }
 

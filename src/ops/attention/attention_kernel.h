@@ -24,7 +24,8 @@ struct AttentionScratch {
   float* next;        // [2, queries]: a tile's new m, and the sum of its weights
   float* scale;       // [queries]: what a tile multiplies the accumulators with
   int64_t* position;  // [queries]: of the query's row
-  int64_t* present;   // [queries]: positions of the tile that the query sees
+  int64_t* from;      // [queries]: the positions of the tile that the query sees: [from, present), may be empty
+  int64_t* present;   // [queries]
   float* wide;        // [64, larger of key_dim and value_dim]: a tile's keys or values in FP32
 };
 
@@ -43,6 +44,7 @@ struct AttentionTask {
   int64_t row;  // the first, in the batch
   int64_t rows;
   int64_t position;  // of the first row
+  int64_t visible;   // the first position that the first row sees
   int64_t piece;     // positions
   int64_t kv_head;   // the first
   int64_t kv_heads;
@@ -60,8 +62,8 @@ struct AttentionTask {
 
 struct AttentionKernel {
   void (*pieces)(const AttentionTask& task);
-  // Merges, in place, what `pieces` left for queries [first, end): piece i at partials + i * piece_stride; writes
-  // `out`.
+  // Merges, in place, what `pieces` left for queries [first, end), piece task.first_piece + i at partials +
+  // i * piece_stride; writes `out`.
   void (*merge)(const AttentionTask& task, float* partials, int64_t piece_stride, int64_t first, int64_t end);
 };
 

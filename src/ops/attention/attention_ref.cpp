@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -33,28 +34,29 @@ struct Running {
   float* acc;  // [value_dim]
 };
 
-void add_tile(const AttentionArgs& args, const float* q, const PagedRows& keys, const PagedRows& values, int64_t begin,
-              int64_t end, bool first, Running& run) {
+// Positions [begin, end) of the tile at `tile`.
+void add_tile(const AttentionArgs& args, const float* q, const PagedRows& keys, const PagedRows& values, int64_t tile,
+              int64_t begin, int64_t end, bool first, Running& run) {
   float p[kAttentionTile];
   float m = run.m;
   for (int64_t j = begin; j < end; ++j) {
     const float s =
         args.scale * dot_lanes(
                          args.key_dim, [&](int64_t k) { return q[k]; }, [&](int64_t k) { return keys.at(j, k); });
-    p[j - begin] = s;
+    p[j - tile] = s;
     m = math::max(m, s);
   }
   const float c = first ? 0.f : math::exp(run.m - m);
   Lanes sum;
   for (int64_t j = begin; j < end; ++j) {
-    p[j - begin] = math::exp(p[j - begin] - m);
-    sum.add(j - begin, p[j - begin]);
+    p[j - tile] = math::exp(p[j - tile] - m);
+    sum.add(j - tile, p[j - tile]);
   }
   run.m = m;
   run.l = run.l * c + sum.fold();
   for (int64_t d = 0; d < args.value_dim; ++d) {
     float acc = run.acc[d] * c;
-    for (int64_t j = begin; j < end; ++j) acc = math::fma(p[j - begin], values.at(j, d), acc);
+    for (int64_t j = begin; j < end; ++j) acc = math::fma(p[j - tile], values.at(j, d), acc);
     run.acc[d] = acc;
   }
 }
@@ -83,20 +85,29 @@ void attention_row(const AttentionArgs& args, const StepView& step, int64_t row,
   const PagedRows values = rows_of(args.value, kv_head * args.value_head_stride);
   const float* q = args.q + row * args.q_stride + head * args.key_dim;
 
-  const int64_t piece = attention_piece(position);
+  const int64_t piece = attention_piece(position, args.window);
+  const int64_t visible = first_visible(position, args.window);
+  const int64_t first_piece = visible / piece * piece;
   Running all{.acc = scratch};
-  for (int64_t begin = 0; begin <= position; begin += piece) {
-    Running one{.acc = begin == 0 ? scratch : scratch + args.value_dim};
+  for (int64_t begin = first_piece; begin <= position; begin += piece) {
+    Running one{.acc = begin == first_piece ? scratch : scratch + args.value_dim};
     for (int64_t d = 0; d < args.value_dim; ++d) one.acc[d] = 0;
-    for (int64_t tile = begin; tile <= position && tile < begin + piece; tile += kAttentionTile) {
-      const int64_t end = tile + kAttentionTile <= position ? tile + kAttentionTile : position + 1;
-      add_tile(args, q, keys, values, tile, end, tile == begin, one);
+    const int64_t first_tile = std::max(begin, visible / kAttentionTile * kAttentionTile);
+    for (int64_t tile = first_tile; tile <= position && tile < begin + piece; tile += kAttentionTile) {
+      const int64_t end = std::min(tile + kAttentionTile, position + 1);
+      add_tile(args, q, keys, values, tile, std::max(tile, visible), end, tile == first_tile, one);
     }
-    if (begin == 0) {
+    if (begin == first_piece) {
       all = one;
     } else {
       merge(args, all, one);
     }
+  }
+  if (args.sinks != nullptr) {
+    const float m = math::max(all.m, args.sinks[head]);
+    const float a = math::exp(all.m - m);
+    all.l = math::fma(all.l, a, math::exp(args.sinks[head] - m));
+    for (int64_t d = 0; d < args.value_dim; ++d) all.acc[d] = all.acc[d] * a;
   }
   float* out = args.out + row * args.out_stride + head * args.value_dim;
   for (int64_t d = 0; d < args.value_dim; ++d) out[d] = all.acc[d] / all.l;

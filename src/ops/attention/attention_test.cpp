@@ -23,6 +23,8 @@ struct Shape {
   int64_t heads, kv_heads, key_dim, value_dim;
   StateDtype dtype = StateDtype::kF32;
   bool shared = false;  // MLA: the value is the beginning of the key
+  int64_t window = 0;
+  bool sinks = false;
 };
 
 enum class Values { kPlain, kExtreme, kInfinite };
@@ -39,6 +41,8 @@ class Problem {
     for (std::vector<float>* x : {&k_, &v_, &q_}) {
       for (float& f : *x) f = element(values);
     }
+    if (!shape.sinks) return;
+    for (int64_t h = 0; h < shape.heads; ++h) sinks_.push_back(2 * std::normal_distribution<float>()(random_));
   }
 
   // Writes K and V of each step's rows, then attends; returns [sequences, positions, heads, value_dim], zero for rows
@@ -68,7 +72,8 @@ class Problem {
     const int64_t kv_head = head / (shape_.heads / shape_.kv_heads);
     const auto row = [&](int64_t p) { return sequence * positions_ + p; };
     std::vector<double> s;
-    for (int64_t j = 0; j <= position; ++j) {
+    const int64_t first = first_visible(position, shape_.window);
+    for (int64_t j = first; j <= position; ++j) {
       double dot = 0;
       for (int64_t i = 0; i < shape_.key_dim; ++i) {
         dot +=
@@ -79,8 +84,9 @@ class Problem {
     }
     const double top = *std::max_element(s.begin(), s.end());
     double sum = 0, weighted = 0;
-    for (int64_t j = 0; j <= position; ++j) {
-      const double p = std::exp(s[static_cast<size_t>(j)] - top);
+    if (shape_.sinks) sum = std::exp(static_cast<double>(sinks_[static_cast<size_t>(head)]) - top);
+    for (int64_t j = first; j <= position; ++j) {
+      const double p = std::exp(s[static_cast<size_t>(j - first)] - top);
       const float v = shape_.shared ? k_[static_cast<size_t>(row(j) * key_size() + d)]
                                     : v_[static_cast<size_t>(row(j) * value_size() + kv_head * shape_.value_dim + d)];
       sum += p;
@@ -149,7 +155,7 @@ class Problem {
   }
 
   void attend(CpuDevice& device, PagedSequences& pages, const std::vector<Part>& parts, std::vector<float>& all) {
-    const StepView step = pages.step(parts);
+    const StepView step = pages.step(parts, shape_.window);
     const std::vector<float> q = gather(q_, shape_.heads * shape_.key_dim, parts);
     std::vector<float> out(static_cast<size_t>(step.rows * (out_size() + 1)) + 1, 77.f);
     bind_attention(device, "attention",
@@ -166,7 +172,9 @@ class Problem {
                     .q_stride = shape_.heads * shape_.key_dim + 1,
                     .out = out.data(),
                     .out_stride = out_size() + 1,
-                    .max_rows = std::max(step.rows, 1)})
+                    .max_rows = std::max(step.rows, 1),
+                    .window = shape_.window,
+                    .sinks = sinks_.empty() ? nullptr : sinks_.data()})
         ->run(step);
     int64_t row = 0;
     for (const Part& part : parts) {
@@ -182,7 +190,7 @@ class Problem {
   int sequences_;
   int64_t positions_;
   std::mt19937 random_;
-  std::vector<float> k_, v_, q_;
+  std::vector<float> k_, v_, q_, sinks_;
   StepCounters counters_;
 };
 
@@ -214,10 +222,27 @@ TEST(AttentionPiece, IsAFunctionOfThePositionWithAtMost64Pieces) {
   for (int64_t p : {255, 256, 16383, 16384, 100000, 1048575, 1048576}) EXPECT_LE(p / attention_piece(p) + 1, 64);
 }
 
+TEST(AttentionPiece, OfAWindowIsOneOfItsLength) {
+  EXPECT_EQ(attention_piece(1 << 20, 128), 256);
+  EXPECT_EQ(attention_piece(16000, 32768), 256);
+  EXPECT_EQ(attention_piece(1 << 20, 32768), 512);
+  for (int64_t window : {1, 128, 16384, 16385, 100000}) {
+    for (int64_t p : {0, 255, 16384, 99999, 1000000, 1000001, 1000255}) {
+      const int64_t piece = attention_piece(p, window);
+      EXPECT_LE(p / piece - first_visible(p, window) / piece + 1, 65);
+      if (p < window) {
+        EXPECT_EQ(piece, attention_piece(p));
+      }
+    }
+  }
+}
+
 // FP32 sums of up to 700 products of order one: a few hundred roundings of 2^-24, so 2e-5 of the largest value.
 TEST(Attention, ReferenceAgreesWithSoftmaxAttentionInDouble) {
   for (const Shape& shape :
-       {Shape{4, 2, 24, 16}, Shape{4, 2, 24, 16, StateDtype::kF16}, Shape{3, 1, 20, 12, StateDtype::kF32, true}}) {
+       {Shape{4, 2, 24, 16}, Shape{4, 2, 24, 16, StateDtype::kF16}, Shape{3, 1, 20, 12, StateDtype::kF32, true},
+        Shape{4, 2, 24, 16, StateDtype::kF32, false, 17}, Shape{4, 2, 24, 16, StateDtype::kF32, false, 300, true},
+        Shape{6, 2, 24, 16, StateDtype::kF32, false, 1, true}, Shape{6, 2, 24, 16, StateDtype::kF16, false, 0, true}}) {
     Problem problem(shape, 2, 700);
     const std::vector<Part> parts{{0, 0, 3}, {1, 60, 8}, {0, 254, 4}, {1, 699, 1}};
     const std::vector<float> out = problem.run(KernelSet::kReference, 2, {parts});
@@ -242,6 +267,17 @@ const Shape kShapes[] = {
     {33, 1, 20, 12, StateDtype::kF32, true},  // MLA with more heads than a unit has
     {6, 1, 576, 512, StateDtype::kF16, true},
     {2, 1, 30, 18, StateDtype::kF16, true},
+    // Windows of a row, a page, nearly and just over a page; of some tiles; more than a piece; more than there are.
+    {4, 4, 24, 16, StateDtype::kF32, false, 1},
+    {8, 4, 24, 16, StateDtype::kF16, false, 16, true},
+    {12, 4, 17, 5, StateDtype::kF32, false, 15},
+    {8, 2, 64, 80, StateDtype::kF16, false, 17, true},
+    {5, 1, 40, 33, StateDtype::kF32, false, 100, true},
+    {14, 2, 128, 128, StateDtype::kF16, false, 128},
+    {8, 8, 16, 16, StateDtype::kF32, false, 290, true},
+    {16, 1, 20, 12, StateDtype::kF16, true, 33},
+    {4, 2, 18, 7, StateDtype::kF32, false, 1000, true},
+    {6, 1, 32, 32, StateDtype::kF32, false, 0, true},
 };
 
 // One row, few rows and many, over boundaries of pages, tiles and pieces; two spans of one step may be of one sequence.
@@ -256,15 +292,17 @@ TEST(Attention, EveryKernelSetGivesTheBitsOfTheReference) {
       const std::vector<float> expected = problem.run(KernelSet::kReference, 2, {kParts});
       for (KernelSet set : vector_sets()) {
         EXPECT_TRUE(same_bits(problem.run(set, 2, {kParts}), expected))
-            << kernel_set_name(set) << ", " << shape.heads << " heads, key " << shape.key_dim << ", values "
-            << static_cast<int>(values);
+            << kernel_set_name(set) << ", " << shape.heads << " heads, key " << shape.key_dim << ", window "
+            << shape.window << ", values " << static_cast<int>(values);
       }
     }
   }
 }
 
 TEST(Attention, GivesTheBitsOfTheReferenceWherePiecesGrow) {
-  for (const Shape& shape : {Shape{2, 2, 8, 4}, Shape{6, 1, 18, 16, StateDtype::kF16, true}}) {
+  for (const Shape& shape : {Shape{2, 2, 8, 4}, Shape{6, 1, 18, 16, StateDtype::kF16, true},
+                             Shape{6, 2, 8, 4, StateDtype::kF32, false, 16390, true},
+                             Shape{4, 2, 8, 4, StateDtype::kF32, false, 5100, true}}) {
     Problem problem(shape, 1, 16400);
     const Steps steps{{{0, 16380, 9}}, {{0, 16399, 1}}, {{0, 5000, 2}, {0, 16383, 1}}};
     const std::vector<float> expected = problem.run(KernelSet::kReference, 2, steps);
@@ -301,6 +339,18 @@ TEST(Attention, ABatchOfSequencesGivesTheBitsOfEachAlone) {
   }
 }
 
+TEST(Attention, AWindowThatThePrefixDoesNotFillChangesNoBit) {
+  const Shape shape{8, 2, 24, 16};
+  Shape windowed = shape;
+  windowed.window = 300;
+  const Steps steps{{{0, 0, 300}}};
+  const std::vector<float> expected = Problem(shape, 1, 301).run(best_kernel_set(), 2, steps);
+  EXPECT_TRUE(same_bits(Problem(windowed, 1, 301).run(best_kernel_set(), 2, steps), expected));
+  const Steps beyond{{{0, 0, 301}}};
+  EXPECT_FALSE(same_bits(Problem(windowed, 1, 301).run(best_kernel_set(), 2, beyond),
+                         Problem(shape, 1, 301).run(best_kernel_set(), 2, beyond)));
+}
+
 TEST(Attention, AcceptsAStepWithoutRows) {
   Problem problem({4, 2, 16, 16}, 1, 16);
   for (KernelSet set : {KernelSet::kReference, best_kernel_set()}) {
@@ -317,6 +367,9 @@ TEST(Attention, CountsEachPageRowOncePerBlockOfRows) {
   Problem latent({8, 1, 32, 16, StateDtype::kF32, true}, 1, 500);
   latent.run(best_kernel_set(), 2, {{{0, 496, 4}}});
   EXPECT_EQ(latent.counters().state_bytes_read, 500 * 32 * 4);
+  Problem windowed({8, 2, 16, 32, StateDtype::kF16, false, 100}, 1, 500);
+  windowed.run(best_kernel_set(), 2, {{{0, 496, 4}}});
+  EXPECT_EQ(windowed.counters().state_bytes_read, 103 * 2 * (16 + 32) * 2);
 }
 
 TEST(Attention, RefusesDimensionsThatDoNotFit) {
@@ -340,6 +393,7 @@ TEST(Attention, RefusesDimensionsThatDoNotFit) {
   refused([](AttentionArgs& a) { a.value_dim = 33; });
   refused([](AttentionArgs& a) { a.key.group = kMaxPageGroups; });
   refused([](AttentionArgs& a) { a.max_rows = 0; });
+  refused([](AttentionArgs& a) { a.window = -1; });
   EXPECT_THROW(bind_kv_write(device, "write", {.field = field, .to = 60, .size = 5}), Error);
 }
 

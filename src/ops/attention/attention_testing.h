@@ -34,9 +34,12 @@ class PagedSequences {
     int32_t rows;
   };
 
-  // A step of these spans; valid until the next call.
-  StepView step(const std::vector<Part>& parts) {
+  // A step of these spans; valid until the next call. With a window, pages that no row of a span sees are kNoPage: far
+  // outside the pool.
+  StepView step(const std::vector<Part>& parts, int64_t window = 0) {
     spans_.clear();
+    windowed_.clear();
+    windowed_.reserve(parts.size());
     positions_.clear();
     row_spans_.clear();
     for (const Part& part : parts) {
@@ -44,7 +47,11 @@ class PagedSequences {
           .first_row = static_cast<int32_t>(positions_.size()), .rows = part.rows, .first_position = part.first};
       // No more pages than the span's rows can need.
       const auto pages = static_cast<size_t>(span.last_position() / kPagePositions + 1);
-      for (auto& table : span.pages) table = std::span(tables_[static_cast<size_t>(part.sequence)]).first(pages);
+      const auto all = std::span(tables_[static_cast<size_t>(part.sequence)]).first(pages);
+      windowed_.emplace_back(all.begin(), all.end());
+      const int64_t seen = window > 0 ? std::max<int64_t>(part.first - window + 1, 0) / kPagePositions : 0;
+      std::fill_n(windowed_.back().begin(), seen, kNoPage);
+      for (auto& table : span.pages) table = windowed_.back();
       for (int32_t r = 0; r < part.rows; ++r) {
         positions_.push_back(part.first + r);
         row_spans_.push_back(static_cast<int32_t>(spans_.size()));
@@ -68,6 +75,7 @@ class PagedSequences {
   std::vector<std::vector<PageId>> tables_;
   Mapping bytes_;
   PoolView pools_[kMaxPageGroups];
+  std::vector<std::vector<PageId>> windowed_;  // by span
   std::vector<SpanView> spans_;
   std::vector<int64_t> positions_;
   std::vector<int32_t> row_spans_;

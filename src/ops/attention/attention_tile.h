@@ -12,6 +12,8 @@ namespace {
 constexpr float kInfinity = __builtin_inff();
 
 inline int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
+// first_visible of attention.h, which must not be emitted here.
+inline int64_t first_seen(int64_t p, int64_t window) { return window > 0 && p >= window ? p - window + 1 : 0; }
 
 #if defined(WEIR_ISA_avx512)
 inline float first_lane(V16 a) { return _mm512_cvtss_f32(a.v); }
@@ -45,14 +47,15 @@ struct Ahead {
   const std::byte* at = nullptr;
   const std::byte* end = nullptr;
 
-  void start(const TileRows& from, int64_t row_bytes, int64_t count, int64_t steps) {
+  // Rows [first, count).
+  void start(const TileRows& from, int64_t row_bytes, int64_t first, int64_t count, int64_t steps) {
     rows = from;
     bytes = row_bytes;
-    left = count;
+    left = count - first;
     if (left <= 0) return;
-    per_step = (count * ((row_bytes + 63) / 64) + steps - 1) / steps;
-    j = 0;
-    at = rows.row(0);
+    per_step = (left * ((row_bytes + 63) / 64) + steps - 1) / steps;
+    j = first;
+    at = rows.row(first);
     end = at + bytes;
   }
   void step() {
@@ -82,20 +85,21 @@ struct Work {
   Ahead ahead;
 };
 
-// scores[i][j] = dot(q_i, k_j), i in [first, first + per_kv), for every position that query i sees, and some beyond
-// that are never looked at.
+// scores[i][j] = dot(q_i, k_j), i in [first, first + per_kv), for every position that query i sees, and some around
+// those, in the same pages, that are never looked at.
 template <class Element, int Q>
 void dot_scores(Work& w, int64_t first, const TileRows& keys, int64_t dim, int64_t count) {
   constexpr int64_t kKeys = kTileDots / Q;
   const int64_t end = first + w.task.per_kv;
   // Keys that stay in L1, beside Q queries, while all queries pass.
   const int64_t block = w.task.per_kv <= Q ? kAttentionTile : dim <= 256 ? 16 : 8;
-  for (int64_t j0 = 0; j0 < count; j0 += block) {
+  for (int64_t j0 = w.s.from[first] / block * block; j0 < count; j0 += block) {
     for (int64_t i = first; i < end; i += Q) {
       const float* q[Q];
       for (int64_t n = 0; n < Q; ++n) q[n] = w.s.q + (i + n) * w.q_width;
       const int64_t last = smaller(j0 + block, w.s.present[i + Q - 1]);
-      for (int64_t j = j0; j < last; j += kKeys) {
+      const int64_t seen = w.s.from[i] / kKeys * kKeys;
+      for (int64_t j = j0 < seen ? seen : j0; j < last; j += kKeys) {
         w.ahead.step();
         dot_tile<Element, Q>(q, keys.row(j), keys.stride, dim, w.s.scores + i * kAttentionTile + j, kAttentionTile);
       }
@@ -107,7 +111,8 @@ void dot_scores(Work& w, int64_t first, const TileRows& keys, int64_t dim, int64
 inline void softmax_query(const Work& w, int64_t i) {
   alignas(64) static constexpr float kLane[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
   const int64_t n = w.s.present[i];
-  if (n <= 0) {
+  const int64_t from = w.s.from[i];
+  if (n <= from) {
     w.s.next[i] = w.m[i];
     w.s.next[kAttentionQueries + i] = 0;
     return;
@@ -121,6 +126,12 @@ inline void softmax_query(const Work& w, int64_t i) {
 #pragma GCC unroll 4
     for (int v = 0; v < 4; ++v) {
       s[v] = select_less(load16(kLane), set16(static_cast<float>(n - 16 * v)), s[v], set16(-kInfinity));
+    }
+  }
+  if (from > 0) {
+#pragma GCC unroll 4
+    for (int v = 0; v < 4; ++v) {
+      s[v] = select_less(load16(kLane), set16(static_cast<float>(from - 16 * v)), set16(-kInfinity), s[v]);
     }
   }
   const float m = max_lane(max(max(max(s[0], s[1]), max(s[2], s[3])), set16(w.m[i])));
@@ -138,13 +149,20 @@ inline void softmax_query(const Work& w, int64_t i) {
 inline void softmax(const Work& w, bool first) {
   for (int64_t i = 0; i < w.queries; ++i) softmax_query(w, i);
   // The factors of sixteen queries at a time. A query that sees nothing of this tile gets exp(0) = 1; one that saw
-  // nothing before either (and never will in this piece) NaN, which nobody reads.
+  // nothing before either NaN, which nobody reads if it never will in this piece. With a window it may: its sums then
+  // start anew.
   for (int64_t i = 0; i < w.queries; i += 16) {
     const V16 m = load16(w.s.next + i);
     const V16 c = first ? zero16() : math::exp(load16(w.m + i) - m);
     store16(w.s.scale + i, c);
     store16(w.l + i, load16(w.l + i) * c + load16(w.s.next + kAttentionQueries + i));
     store16(w.m + i, m);
+  }
+  if (w.args.window == 0) return;
+  for (int64_t i = 0; i < w.queries; ++i) {
+    if (w.s.present[i] > w.s.from[i] || w.m[i] != -kInfinity) continue;
+    w.s.scale[i] = 0;
+    w.l[i] = 0;
   }
 }
 
@@ -188,12 +206,22 @@ void add_values(Work& w, int64_t i, const TileRows& values, int64_t d, int64_t l
   }
 }
 
-// Q queries together as far as all see the positions, then each by itself: later rows of a block see more.
+// Q queries together where all see the positions, each by itself before and after: later rows of a block see more at
+// the end, and with a window less at the beginning.
 template <class Element, int Q, int D, bool Partial = false>
 void add_group(Work& w, int64_t first, const TileRows& values, int64_t d, int64_t lanes = 16) {
   for (int64_t i = first; i < first + w.task.per_kv; i += Q) {
-    const int64_t common = w.s.present[i] > 0 ? w.s.present[i] : 0;
-    add_values<Element, Q, D, Partial>(w, i, values, d, lanes, 0, common, true);
+    const int64_t from = w.s.from[i + Q - 1];
+    const bool staggered = from > w.s.from[i];  // a window begins in this tile: later rows of a block begin later
+    const int64_t common = w.s.present[i] > from ? w.s.present[i] : from;
+    if (staggered) {
+      for (int64_t q = 0; q < Q; ++q) {
+        const int64_t own = smaller(from, w.s.present[i + q]);
+        add_values<Element, 1, D, Partial>(w, i + q, values, d, lanes, w.s.from[i + q], own, true);
+      }
+    }
+    if (!staggered || common > from)
+      add_values<Element, Q, D, Partial>(w, i, values, d, lanes, from, common, !staggered);
     for (int64_t q = 1; q < Q; ++q) {
       const int64_t own = w.s.present[i + q];
       if (own > common) add_values<Element, 1, D, Partial>(w, i + q, values, d, lanes, common, own, false);
