@@ -43,7 +43,9 @@ void Compiler::mix(const std::string& layer, const AttentionMixer& m, Buffer x, 
                          .q_stride = q.cols,
                          .out = o.data,
                          .out_stride = o.cols,
-                         .max_rows = c_.options().max_rows}),
+                         .max_rows = c_.options().max_rows,
+                         .window = m.window,
+                         .sinks = m.sinks.empty() ? nullptr : m.sinks.data()}),
          o);
   linear(name + "o", m.o, o, out);
 }
