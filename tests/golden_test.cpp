@@ -33,6 +33,12 @@ constexpr GoldenModel kModels[] = {
      "greedy.logits", 1.3e-3},
     {"hf/qwen3", "prompt_a.ids", "prompt_a.logits", "prompt_b.ids", "prompt_b.logits_last8", "greedy.ids",
      "greedy.logits", 2.2e-4},
+    {"hf/gemma3_text", "prompt_a.ids", "prompt_a.logits", "prompt_b.ids", "prompt_b.logits_last8", "greedy.ids",
+     "greedy.logits", 1.5e-3},
+    {"hf/gemma4_text", "prompt_a.ids", "prompt_a.logits", "prompt_b.ids", "prompt_b.logits_last8", "greedy.ids",
+     "greedy.logits", 1.5e-3},
+    {"hf/gemma4_moe", "prompt_a.ids", "prompt_a.logits", "prompt_b.ids", "prompt_b.logits_last8", "greedy.ids",
+     "greedy.logits", 1.3e-3},
 };
 
 class GoldenTest : public testing::TestWithParam<GoldenModel> {

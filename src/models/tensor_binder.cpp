@@ -136,6 +136,7 @@ WeightView TensorBinder::head(const std::string& name, bool tied, const WeightVi
 }
 
 WeightView TensorBinder::stack(const std::string& name, int64_t count, int64_t out, int64_t in) {
+  if (maker_ != nullptr) return maker_->matrix(name, count * out, in);
   const SourceTensor tensor = take(name);
   checked_format(tensor);
   check_shape(tensor, std::initializer_list<int64_t>{count, out, in});

@@ -15,6 +15,17 @@ void elementwise(ElementwiseKind kind, float beta, float linear_beta, const floa
         y[i] = ((beta * math::tanh(g[i] / beta)) * math::sigmoid(g[i])) * up;
         break;
       }
+      case ElementwiseKind::kGeGlu: {
+        const float cube = (g[i] * g[i]) * g[i];
+        y[i] = (g[i] * math::sigmoid(kGeluSlope * math::fma(kGeluCubic, cube, g[i]))) * u[i];
+        break;
+      }
+      case ElementwiseKind::kAddScaled:
+        y[i] = (g[i] + u[i]) * beta;
+        break;
+      case ElementwiseKind::kSoftCap:
+        y[i] = beta * math::tanh(g[i] / beta);
+        break;
       case ElementwiseKind::kAdd:
         y[i] = g[i] + u[i];
         break;

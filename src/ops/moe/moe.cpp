@@ -311,8 +311,8 @@ void check(const std::string& name, const MoeArgs& args, KernelSet set) {
   if (args.top_k < 1 || args.top_k > static_cast<int64_t>(args.experts.size())) {
     fail(name, ": top ", args.top_k, " of ", args.experts.size(), " experts");
   }
-  if (args.act.kind != ElementwiseKind::kSwiGlu && args.act.kind != ElementwiseKind::kSitu) {
-    fail(name, ": the activation of an expert must be SwiGLU or SiTU-GLU");
+  if (!is_glu(args.act.kind)) {
+    fail(name, ": the activation of an expert must be a gated one: SwiGLU, SiTU-GLU or GeGLU");
   }
   if (args.act.kind == ElementwiseKind::kSitu && !(args.act.beta > 0 && args.act.linear_beta >= 0)) {
     fail(name, ": SiTU needs beta > 0 and linear beta >= 0, found ", args.act.beta, " and ", args.act.linear_beta);

@@ -176,6 +176,9 @@ struct Problem {
   float glu(float g, float u) const {
     const GluFunction& f = args.act;
     if (f.kind == ElementwiseKind::kSwiGlu) return (g * math::sigmoid(g)) * u;
+    if (f.kind == ElementwiseKind::kGeGlu) {
+      return (g * math::sigmoid(kGeluSlope * std::fma(kGeluCubic, (g * g) * g, g))) * u;
+    }
     const float up = f.linear_beta == 0 ? u : f.linear_beta * math::tanh(u / f.linear_beta);
     return ((f.beta * math::tanh(g / f.beta)) * math::sigmoid(g)) * up;
   }
@@ -183,6 +186,7 @@ struct Problem {
 
 constexpr GluFunction kSwiGlu{};
 constexpr GluFunction kSitu{ElementwiseKind::kSitu, 4.f, 25.f};
+constexpr GluFunction kGeGlu{ElementwiseKind::kGeGlu};
 const std::vector<std::vector<WeightFormat>> kFormats = {
     {WeightFormat::kF32},
     {WeightFormat::kBf16},
@@ -206,7 +210,7 @@ TEST_P(MoeKernels, EqualTheNaiveSumBitForBitWithAnyNumberOfThreads) {
   uint64_t seed = 1;
   for (const auto& formats : kFormats) {
     for (const Shape& shape : kShapes) {
-      Problem p(shape, formats, seed % 2 == 0 ? kSwiGlu : kSitu, seed);
+      Problem p(shape, formats, std::array{kSwiGlu, kSitu, kGeGlu}[seed % 3], seed);
       ++seed;
       const std::vector<float> expected = p.naive();
       for (const int threads : {1, 2}) {

@@ -17,6 +17,7 @@
 //   kSoftmax          the same, also for top_k = 1 (a lone expert then weighs scaling_factor)
 //   kSoftmaxOfChosen  m = the largest s of the chosen, as above;  x = e^(s - m);  w = x / (sum of x) * scaling_factor;
 //                     renormalize must be true: the weights have sum 1 as they are
+// Finally w = w * expert_scale[id], where there are such factors (Gemma 4).
 // ids are written in ascending order: the order in which a row's experts are added (docs/numerics.md, CPU rule 6).
 #pragma once
 
@@ -38,7 +39,8 @@ struct RouterArgs {
   int64_t topk_group = 1;
   bool renormalize = true;
   float scaling_factor = 1;
-  const float* bias = nullptr;  // [experts]; null: none
+  const float* bias = nullptr;          // [experts]; null: none
+  const float* expert_scale = nullptr;  // [experts]; null: none
   const float* logits = nullptr;
   int64_t logits_stride = 0;
   int32_t* ids = nullptr;    // [rows, top_k]

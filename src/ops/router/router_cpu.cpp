@@ -184,6 +184,8 @@ void route_row(const RouterArgs& args, int64_t index, std::byte* scratch) {
   choose(args, row, ids);
   for (int64_t k = 0; k < args.top_k; ++k) weights[k] = row.scores[ids[k]];
   weigh(args, weights);
+  if (args.expert_scale == nullptr) return;
+  for (int64_t k = 0; k < args.top_k; ++k) weights[k] = weights[k] * args.expert_scale[ids[k]];
 }
 
 }  // namespace weir::WEIR_ISA

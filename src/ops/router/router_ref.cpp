@@ -106,6 +106,8 @@ void route_row(const RouterArgs& args, int64_t row, std::byte* scratch) {
     ++slot;
   }
   weigh(args, weights);
+  if (args.expert_scale == nullptr) return;
+  for (int64_t k = 0; k < args.top_k; ++k) weights[k] = weights[k] * args.expert_scale[ids[k]];
 }
 
 }  // namespace weir::reference

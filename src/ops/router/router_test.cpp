@@ -69,6 +69,10 @@ TEST_P(RouterKernels, EqualTheReference) {
                               .scaling_factor = 2.446f};
         expect_equal(args, random.take(s.experts * 20, values), random.take(s.experts, values));
         expect_equal(args, random.take(s.experts * 20, values), {});
+        const std::vector<float> factors = random.take(s.experts, values);
+        RouterArgs scaled = args;
+        scaled.expert_scale = factors.data();
+        expect_equal(scaled, random.take(s.experts * 20, values), {});
       }
     }
   }
@@ -116,6 +120,19 @@ TEST_P(RouterKernels, GiveABatchTheChoiceOfItsRowsWithAnyNumberOfThreads) {
       EXPECT_EQ(alone.ids, ids);
       EXPECT_TRUE(same_floats(alone.weights, weights));
     }
+  }
+}
+
+TEST(RouterReference, FactorsOfExpertsMultiplyTheWeightsLast) {
+  RandomFloats random(8);
+  const std::vector<float> logits = random.take(12 * 20), factors = random.take(12);
+  RouterArgs args{.score = RouterScore::kSoftmax, .experts = 12, .top_k = 3, .scaling_factor = 1.5f};
+  const Routed plain = route(KernelSet::kReference, args, logits, {});
+  args.expert_scale = factors.data();
+  const Routed scaled = route(KernelSet::kReference, args, logits, {});
+  EXPECT_EQ(plain.ids, scaled.ids);
+  for (size_t i = 0; i < plain.weights.size(); ++i) {
+    EXPECT_EQ(scaled.weights[i], plain.weights[i] * factors[static_cast<size_t>(plain.ids[i])]);
   }
 }
 
