@@ -68,11 +68,16 @@ void print_model(const ModelSpec& spec) {
 }
 
 void print_state(const StateLayout& layout, int64_t weight_bytes, int64_t context) {
-  double per_token = 0, journal = 0;
+  double per_token = 0, journal = 0, windows = 0;
   for (const StateLayout::Group& group : layout.groups()) {
     const auto page = static_cast<double>(group.page_bytes);
     if (group.retention == Retention::kJournal) {
       journal = page;
+    } else if (group.retention == Retention::kWindow) {
+      const int64_t pages = (group.window + 2 * kPagePositions - 2) / kPagePositions;  // at most, between steps
+      windows += page * static_cast<double>(pages);
+      line(concat("pages of window ", group.window),
+           concat(human_bytes(page), " each, at most ", pages, " a sequence"));
     } else {
       per_token += page / kPagePositions;
     }
@@ -81,14 +86,15 @@ void print_state(const StateLayout& layout, int64_t weight_bytes, int64_t contex
   line("state per token", human_bytes(per_token));
   line("anchor", human_bytes(anchor));
   line("journal page", human_bytes(journal));
-  line("state per sequence", concat(human_bytes(2 * (anchor + journal)), " at most, besides its tokens"));
+  const double fixed = 2 * (anchor + journal) + windows;
+  line("state per sequence", concat(human_bytes(fixed), " at most, besides its tokens"));
   const auto free = static_cast<double>(available_memory());
   line("memory available", human_bytes(free));
   const double left = free - static_cast<double>(weight_bytes);
   if (left <= 0) {
     line("fits", "weights are larger than the memory: they will be read from disk again and again");
   } else if (per_token > 0) {
-    const double tokens = std::max(0.0, left - 2 * (anchor + journal)) / per_token;
+    const double tokens = std::max(0.0, left - fixed) / per_token;
     const auto full = tokens / static_cast<double>(context);
     line("fits", full >= 1 ? concat("weights and ", decimals(std::floor(full), 0), " sequences of the whole context")
                            : concat("weights and one sequence of ", static_cast<int64_t>(tokens), " tokens"));

@@ -62,7 +62,7 @@ int64_t Sequence::rollback(int64_t position) {
 
 // Each sequence may leave one page half filled. A live sequence resumes from one anchor and one journal page, has one
 // more of each in the making, and keeps the older ones while rows above them are not accepted: a step's rows, and the
-// backbone.
+// backbone. A window holds fewer pages, but all while nothing is accepted; pages that nobody takes cost no memory.
 StatePools::Limits Engine::limits(const EngineOptions& options, const StateLayout& layout) {
   StatePools::Limits limits;
   limits.pages = (options.max_tokens + kPagePositions - 1) / kPagePositions + options.max_sequences;
@@ -73,12 +73,22 @@ StatePools::Limits Engine::limits(const EngineOptions& options, const StateLayou
   return limits;
 }
 
+// Bytes that the backbone keeps in front of each of its positions: an anchor, and what windows see from there.
+int64_t Engine::backbone_bytes(int64_t spacing) const {
+  const StateLayout& layout = circuit_->layout();
+  int64_t bytes = layout.anchor_bytes();
+  for (const StateLayout::Group& group : layout.groups()) {
+    if (group.retention != Retention::kWindow) continue;
+    bytes += std::min(spacing, group.window + kPagePositions) / kPagePositions * group.page_bytes;
+  }
+  return bytes;
+}
+
 void Engine::choose_anchor_spacing() {
   constexpr int64_t kClosest = 64;  // nearer ones would cost more writing than they save computing
-  const int64_t bytes = circuit_->layout().anchor_bytes();
-  if (options_.anchor_spacing > 0 || options_.anchor_memory <= 0 || bytes == 0) return;
+  if (options_.anchor_spacing > 0 || options_.anchor_memory <= 0 || backbone_bytes(kClosest) == 0) return;
   for (int64_t spacing = kClosest; spacing < options_.max_tokens; spacing *= 2) {
-    if (options_.max_tokens / spacing * bytes > options_.anchor_memory) continue;
+    if (options_.max_tokens / spacing * backbone_bytes(spacing) > options_.anchor_memory) continue;
     options_.anchor_spacing = spacing;
     return;
   }

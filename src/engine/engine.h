@@ -42,7 +42,7 @@ struct EngineOptions {
   Activations activations = Activations::kF32;
   int64_t max_sequences = 1;     // sizes journal pages and anchors
   int64_t max_tokens = 4096;     // of all sequences together; sizes the pages
-  int64_t anchor_spacing = 0;    // keep anchors at these multiples (of 16) for deep rollbacks; 0: none
+  int64_t anchor_spacing = 0;    // keep anchors and windows at these multiples (of 16) for deep rollbacks; 0: none
   int64_t anchor_memory = 0;     // with spacing 0: keep as many as these bytes hold, at least 64 positions apart
   bool poison_released = false;  // tests: released blocks are filled with NaN
   bool protect_anchors = false;  // tests: anchors are read-only memory while a step runs, but for those it must write
@@ -107,6 +107,7 @@ class Engine {
 
  private:
   void check_memory() const;
+  int64_t backbone_bytes(int64_t spacing) const;
   void choose_anchor_spacing();
   static StatePools::Limits limits(const EngineOptions& options, const StateLayout& layout);
   void protect(std::span<const SpanRequest> spans, bool read_only);

@@ -13,8 +13,9 @@ void Compiler::store_kv(const std::string& name, const AttentionMixer& m, Buffer
   if (!m.k_norm.empty()) rms(name + "k_norm", m.k_norm, m.head_dim, spec_.eps, k, k, RowSet::kAll, m.kv_heads);
   if (m.rope >= 0) rotate(name + "k_rope", m.rope, m.kv_heads, m.head_dim, k);
   const int64_t row = k.cols * state_dtype_bytes(kv());
-  const KvFields fields{.key = c_.layout().add_page(name + "k", Retention::kForever, row),
-                        .value = c_.layout().add_page(name + "v", Retention::kForever, row)};
+  const Retention kept = m.window > 0 ? Retention::kWindow : Retention::kForever;
+  const KvFields fields{.key = c_.layout().add_page(name + "k", kept, row, m.window),
+                        .value = c_.layout().add_page(name + "v", kept, row, m.window)};
   kv_write(name + "k_write", fields.key, 0, k);
   kv_write(name + "v_write", fields.value, 0, v);
   kv_fields_[layer_] = fields;

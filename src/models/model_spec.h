@@ -11,6 +11,7 @@
 #include <variant>
 #include <vector>
 
+#include "device/memory.h"
 #include "formats/weight.h"
 #include "ops/activation/activation.h"
 #include "ops/delta_rule/delta_rule.h"
@@ -90,10 +91,11 @@ struct MoeFfn {
   FloatVector router_bias;  // e_score_correction_bias
   int64_t inter = 0;        // of a routed expert
   std::vector<ExpertWeights> experts;
-  std::optional<DenseFfn> shared;     // sees the full width
-  std::optional<Linear> shared_gate;  // [1, hidden]: shared * sigmoid(gate x); none: ungated
-  FloatVector expert_scale;           // [experts]: on the router's weights; empty: none
-  struct Latent {                     // LatentMoE: routed experts work in a narrower space
+  FloatVector gate_bias, up_bias, down_bias;  // [experts, inter], twice, and [experts, out]; empty: none
+  std::optional<DenseFfn> shared;             // sees the full width
+  std::optional<Linear> shared_gate;          // [1, hidden]: shared * sigmoid(gate x); none: ungated
+  FloatVector expert_scale;                   // [experts]: on the router's weights; empty: none
+  struct Latent {                             // LatentMoE: routed experts work in a narrower space
     Linear down, up;
     FloatVector norm;  // on the sum of the experts; empty: none
   };
@@ -165,6 +167,7 @@ struct ModelSpec {
   int64_t residual_block = 0;  // layers per block of attention residuals; 0: plain residuals
   FloatVector output_residual;
   std::vector<RopeSpec> ropes;       // that mixers name by index
+  std::vector<Mapping> owned;        // matrices whose order in the file no kernel reads: views point here
   std::vector<int64_t> stop_tokens;  // end of turn, end of text
   std::vector<std::string> skipped;  // name prefixes of the checkpoint that this engine does not use
 };

@@ -25,6 +25,7 @@ class RawBlockPool {
   PoolView view() const { return {memory_.data(), stride_}; }
   int64_t count() const { return static_cast<int64_t>(references_.size()); }
   int64_t free_count() const { return static_cast<int64_t>(free_.size()); }
+  int64_t held_count() const { return count() - free_count(); }
   int64_t block_bytes() const { return block_bytes_; }
   uint32_t references(uint32_t id) const { return references_[id]; }
 

@@ -23,6 +23,7 @@ StatePools::StatePools(const StateLayout& layout, const Limits& limits)
     const int64_t count = group.retention == Retention::kJournal ? limits.journal_pages : limits.pages;
     pages_.push_back(std::make_unique<RawBlockPool>(group.page_bytes, count));
     page_views_.push_back(pages_.back()->view());
+    windows_.push_back(group.window);
   }
 }
 
@@ -30,7 +31,8 @@ SequenceState::SequenceState(StatePools& pools, int64_t anchor_spacing)
     : pools_(pools),
       anchor_spacing_(anchor_spacing),
       pages_(static_cast<size_t>(pools.groups())),
-      page_ids_(static_cast<size_t>(pools.groups())) {
+      page_ids_(static_cast<size_t>(pools.groups())),
+      first_open_chunk_(static_cast<size_t>(pools.groups())) {
   assert(anchor_spacing % kPagePositions == 0);
 }
 
@@ -141,8 +143,39 @@ void SequenceState::drop_journal_below(int64_t chunk) {
   }
 }
 
+// Rows from `position` on may be computed next, and those at positions of the backbone.
+void SequenceState::drop_windows_before(int64_t position) {
+  for (int group = 0; group < pools_.groups(); ++group) {
+    const int64_t window = pools_.window(group);
+    if (window == 0) continue;
+    int64_t& chunk = first_open_chunk_[static_cast<size_t>(group)];
+    for (; (chunk + 1) * kPagePositions <= position - window + 1; ++chunk) {
+      if (anchor_spacing_ > 0) {
+        const int64_t next = (chunk * kPagePositions / anchor_spacing_ + 1) * anchor_spacing_;
+        if ((chunk + 1) * kPagePositions > next - window + 1) continue;
+      }
+      set_page(group, chunk, PageRef());
+    }
+  }
+}
+
+// Are all pages there that a row at `position` sees?
+bool SequenceState::windows_hold(int64_t position) const {
+  for (int group = 0; group < pools_.groups(); ++group) {
+    const int64_t window = pools_.window(group);
+    if (window == 0) continue;
+    const auto& ids = page_ids_[static_cast<size_t>(group)];
+    for (int64_t chunk = chunk_of(std::max<int64_t>(position - window + 1, 0)); chunk * kPagePositions < position;
+         ++chunk) {
+      if (ids[static_cast<size_t>(chunk)] == kNoPage) return false;
+    }
+  }
+  return true;
+}
+
 void SequenceState::accept(int64_t position) {
   assert(prepared_ == 0 && position <= length_);
+  if (!pools_.has_linear_layers()) return drop_windows_before(position);
   // The anchor that accepted rows resume from, and those above it, stay.
   size_t keep = anchors_.size();
   while (keep > 0 && anchors_[keep - 1].position > position) --keep;
@@ -150,26 +183,42 @@ void SequenceState::accept(int64_t position) {
   const int64_t newest = anchors_[keep - 1].position;
   std::erase_if(anchors_, [&](const Anchor& a) { return a.position < newest && !on_backbone(a.position); });
   drop_journal_below(chunk_of(newest));
+  drop_windows_before(newest);
 }
 
 int64_t SequenceState::rollback(int64_t position) {
   assert(prepared_ == 0 && position >= 0);
   if (position >= length_) return length_;
-  if (!pools_.has_linear_layers()) {
-    length_ = position;
-    truncate_tables();
-    return length_;
+  int64_t target = position;
+  if (pools_.has_linear_layers()) {
+    target = resume_with_journal(position);
+    while (!windows_hold(target)) {
+      target = target > anchor_position() ? anchor_position() : resume_with_journal(target - 1);
+    }
+  } else {
+    while (!windows_hold(target)) {
+      target = anchor_spacing_ > 0 ? (target - 1) / anchor_spacing_ * anchor_spacing_ : 0;
+    }
   }
+  length_ = target;
+  truncate_tables();
+  first_journal_chunk_ = std::min(first_journal_chunk_, chunk_of(anchor_position()));
+  for (int group = 0; group < pools_.groups(); ++group) {
+    int64_t& chunk = first_open_chunk_[static_cast<size_t>(group)];
+    chunk = std::min(chunk, chunk_of(std::max<int64_t>(length_ - pools_.window(group) + 1, 0)));
+  }
+  return length_;
+}
+
+// Drops the anchors above `position`; where the linear layers can resume at or below it.
+int64_t SequenceState::resume_with_journal(int64_t position) {
   while (!anchors_.empty() && anchors_.back().position > position) anchors_.pop_back();
   const int64_t anchor = anchor_position();
   const auto& journal = page_ids_[static_cast<size_t>(pools_.journal_group())];
   const auto chunk = static_cast<size_t>(chunk_of(anchor));
   const bool journal_has_rows =
       position - anchor <= kPagePositions && chunk < journal.size() && journal[chunk] != kNoPage;
-  length_ = journal_has_rows ? position : anchor;
-  truncate_tables();
-  first_journal_chunk_ = std::min(first_journal_chunk_, chunk_of(anchor));
-  return length_;
+  return journal_has_rows ? position : anchor;
 }
 
 std::vector<SlotId> SequenceState::anchor_slots() const {

@@ -3,6 +3,11 @@
 // A sequence of `length` committed rows resumes from its newest anchor, at position A <= length, and the journal rows
 // [A, length), at most 16. Anchors below stay only while rows above them are not yet accepted (a rollback then finds
 // the old one still there), or on the backbone.
+//
+// Pages of a window of w positions that end below position + 1 - w of the oldest row that may be computed next are
+// given back when rows are accepted. That row is the accepted position, or with linear layers the anchor at or below
+// it; and every position of the backbone, whose pages stay too. So the backbone is where a deep rollback finds
+// everything.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +24,7 @@ namespace weir {
 class StatePools {
  public:
   struct Limits {
-    int64_t pages = 0;          // per group with retention "forever"
+    int64_t pages = 0;          // per group with retention "forever" or "window"
     int64_t journal_pages = 0;  // group with retention "journal"
     int64_t anchors = 0;
   };
@@ -30,11 +35,13 @@ class StatePools {
   int groups() const { return static_cast<int>(pages_.size()); }
   bool has_linear_layers() const { return has_linear_layers_; }
   int journal_group() const { return journal_group_; }
+  int64_t window(int group) const { return windows_[static_cast<size_t>(group)]; }  // 0: none
   std::span<const PoolView> page_views() const { return page_views_; }
 
  private:
   std::vector<std::unique_ptr<RawBlockPool>> pages_;
   std::vector<PoolView> page_views_;
+  std::vector<int64_t> windows_;  // by group
   RawBlockPool anchors_;
   int journal_group_ = -1;
   bool has_linear_layers_ = false;
@@ -42,7 +49,8 @@ class StatePools {
 
 class SequenceState {
  public:
-  // anchor_spacing: keep the anchors at its multiples for deep rollbacks; a multiple of 16, or 0 for none.
+  // anchor_spacing: keep anchors and windows at its multiples for deep rollbacks (the backbone); a multiple of 16, or 0
+  // for none.
   SequenceState(StatePools& pools, int64_t anchor_spacing);
 
   int64_t length() const { return length_; }
@@ -58,7 +66,8 @@ class SequenceState {
   // Rows below `position` will not be rolled back one by one any more: blocks kept only for that are released.
   void accept(int64_t position);
   // Forgets rows so that at most `position` remain and returns the new length: `position` itself where the journal
-  // still has its rows, else that of the deepest anchor below; the caller computes the rows between again.
+  // still has its rows and the windows their pages (at or above the last accepted position: always), else that of the
+  // deepest anchor or backbone position below where all is at hand; the caller computes the rows between again.
   int64_t rollback(int64_t position);
 
   // Position of the anchor the next row starts from (0: none).
@@ -75,6 +84,9 @@ class SequenceState {
   bool on_backbone(int64_t position) const { return anchor_spacing_ > 0 && position % anchor_spacing_ == 0; }
   void truncate_tables();
   void drop_journal_below(int64_t chunk);
+  void drop_windows_before(int64_t position);
+  bool windows_hold(int64_t position) const;
+  int64_t resume_with_journal(int64_t position);
   void set_page(int group, int64_t chunk, PageRef page);
 
   StatePools& pools_;
@@ -86,7 +98,8 @@ class SequenceState {
   std::vector<Anchor> anchors_;                // ascending positions
   std::vector<Anchor> pending_;                // to be written by the prepared span, ascending
   std::vector<AnchorWrite> pending_writes_;
-  int64_t first_journal_chunk_ = 0;  // below it the journal table is empty
+  int64_t first_journal_chunk_ = 0;        // below it the journal table is empty
+  std::vector<int64_t> first_open_chunk_;  // by group: below it a window's table has pages of the backbone only
 };
 
 }  // namespace weir

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <optional>
 #include <random>
+#include <utility>
 
 namespace weir {
 namespace {
@@ -134,8 +135,92 @@ TEST(SequenceState, DeepRollbackGoesToTheBackboneOrTheStart) {
   EXPECT_EQ(spaced.rollback(1), 0);
 }
 
+constexpr int64_t kWindow = 40;
+
+// Every page that the next row sees in the window of `group` is there.
+void expect_window(SequenceState& sequence, int group, int64_t window) {
+  ASSERT_TRUE(sequence.prepare(1));
+  const SpanView span = sequence.span(0);
+  const std::span<const PageId> pages = span.pages[group];
+  const int64_t first = std::max<int64_t>(span.first_position - window + 1, 0);
+  for (int64_t p = first; p <= span.first_position; ++p) {
+    ASSERT_NE(pages[static_cast<size_t>(p / kPagePositions)], kNoPage) << p << " from " << span.first_position;
+  }
+  sequence.abandon();
+}
+
+TEST(SequenceState, HoldsOnlyThePagesThatItsWindowsStillSee) {
+  StateLayout layout;
+  layout.add_page("all", Retention::kForever, 10);
+  const PageField one = layout.add_page("window", Retention::kWindow, 10, kWindow);
+  EXPECT_EQ(layout.add_page("window", Retention::kWindow, 10, kWindow).group, one.group);
+  const PageField other = layout.add_page("other", Retention::kWindow, 10, 1);
+  EXPECT_NE(other.group, one.group);
+  StatePools pools(layout, {.pages = 70});
+  SequenceState sequence(pools, 0);
+  std::mt19937 random(2);
+  while (sequence.length() < 1000) {
+    advance(sequence, static_cast<int32_t>(1 + random() % 60));
+    const int64_t length = sequence.length();
+    EXPECT_EQ(pools.pages(0).held_count(), (length + 15) / 16);
+    EXPECT_EQ(pools.pages(one.group).held_count(),
+              (length + 15) / 16 - std::max<int64_t>(length - kWindow + 1, 0) / kPagePositions);
+    EXPECT_EQ(pools.pages(other.group).held_count(), length % 16 == 0 ? 0 : 1);
+    expect_window(sequence, one.group, kWindow);
+  }
+}
+
+TEST(SequenceState, RollsBackToAnyPositionThatWasNotAcceptedAndElseToTheBackbone) {
+  StateLayout layout;
+  const int group = layout.add_page("window", Retention::kWindow, 10, kWindow).group;
+  StatePools pools(layout, {.pages = 100});
+  for (int64_t accepted = 1; accepted < 130; accepted += 3) {
+    SequenceState sequence(pools, 0);
+    advance(sequence, static_cast<int32_t>(accepted));
+    advance(sequence, 90, false);
+    for (const int64_t target : {accepted + 50, accepted + 7, accepted}) {
+      EXPECT_EQ(sequence.rollback(target), target);
+      expect_window(sequence, group, kWindow);
+    }
+  }
+  SequenceState none(pools, 0), spaced(pools, 64);
+  advance(none, 300);
+  advance(spaced, 300);
+  EXPECT_EQ(none.rollback(296), 296) << "of the page that holds the end of the window, more rows are there";
+  EXPECT_EQ(none.rollback(200), 0);
+  for (const auto& [target, found] : {std::pair{296, 296}, {240, 192}, {191, 191}, {170, 128}, {50, 0}}) {
+    EXPECT_EQ(spaced.rollback(target), found);
+    expect_window(spaced, group, kWindow);
+  }
+}
+
+TEST(SequenceState, WindowsAndAnchorsGoBackTogether) {
+  StateLayout layout = hybrid_layout();
+  const int group = layout.add_page("window", Retention::kWindow, 10, kWindow).group;
+  StatePools pools(layout, {.pages = 100, .journal_pages = 4, .anchors = 20});
+  std::mt19937 random(4);
+  for (int trial = 0; trial < 200; ++trial) {
+    const int64_t spacing = trial % 2 * 64;
+    SequenceState sequence(pools, spacing);
+    advance(sequence, static_cast<int32_t>(1 + random() % 200));
+    const int64_t accepted = sequence.length();
+    advance(sequence, static_cast<int32_t>(1 + random() % 16), false);
+    EXPECT_EQ(sequence.rollback(accepted), accepted);
+    expect_window(sequence, group, kWindow);
+    const int64_t deep = static_cast<int64_t>(random()) % accepted;
+    const int64_t found = sequence.rollback(deep);
+    EXPECT_LE(found, deep);
+    if (spacing > 0) {
+      EXPECT_GE(found, deep / spacing * spacing);
+    }
+    expect_window(sequence, group, kWindow);
+  }
+  EXPECT_EQ(pools.pages(group).held_count(), 0);
+}
+
 TEST(SequenceState, RandomLivesLeaveThePoolsFull) {
-  const StateLayout layout = hybrid_layout();
+  StateLayout layout = hybrid_layout();
+  layout.add_page("window", Retention::kWindow, 10, kWindow);
   StatePools pools(layout, {.pages = 24, .journal_pages = 8, .anchors = 6});
   std::mt19937 random(3);
   int refused = 0, rolled_back = 0;
@@ -166,7 +251,7 @@ TEST(SequenceState, RandomLivesLeaveThePoolsFull) {
   EXPECT_GT(refused, 100);
   EXPECT_GT(rolled_back, 100);
   live.clear();
-  for (int group = 0; group < 2; ++group) EXPECT_EQ(pools.pages(group).free_count(), pools.pages(group).count());
+  for (int group = 0; group < 3; ++group) EXPECT_EQ(pools.pages(group).free_count(), pools.pages(group).count());
   EXPECT_EQ(pools.anchors().free_count(), pools.anchors().count());
 }
 

@@ -39,6 +39,7 @@ int64_t elements_per_item(ElementwiseKind kind) {
       return 4096;
     case ElementwiseKind::kSwiGlu:
     case ElementwiseKind::kGeGlu:
+    case ElementwiseKind::kClampedSwiGlu:
     case ElementwiseKind::kGate:
     case ElementwiseKind::kSoftCap:
       return 8192;
@@ -57,6 +58,7 @@ double flops_per_element(ElementwiseKind kind) {
     case ElementwiseKind::kSoftCap:
       return 33;
     case ElementwiseKind::kGeGlu:
+    case ElementwiseKind::kClampedSwiGlu:
       return 32;
     case ElementwiseKind::kSwiGlu:
       return 27;
@@ -112,6 +114,9 @@ std::unique_ptr<BoundOp> bind_elementwise(CpuDevice& device, std::string name, c
   }
   if (args.kind == ElementwiseKind::kSitu && !(args.beta > 0 && args.linear_beta >= 0)) {
     fail(name, ": SiTU needs beta > 0 and linear beta >= 0, found ", args.beta, " and ", args.linear_beta);
+  }
+  if (args.kind == ElementwiseKind::kClampedSwiGlu && !(args.linear_beta > 0)) {
+    fail(name, ": a clamped SwiGLU needs a limit (linear beta) > 0, found ", args.linear_beta);
   }
   if (args.kind == ElementwiseKind::kSoftCap && !(args.beta > 0)) {
     fail(name, ": a soft cap needs beta > 0, found ", args.beta);

@@ -6,6 +6,8 @@
 //   kGeGlu     y = (g * sigmoid(2a)) * u,  a = sqrt(2 / pi) (g + 0.044715 g^3)
 //              (gelu's tanh form, arXiv:1606.08415: 0.5 (1 + tanh(a)) = sigmoid(2a); Gemma). 2a is formed as
 //              1.5957691216 * fma(0.044715, (g * g) * g, g)
+//   kClampedSwiGlu  y = (c(u) + 1) * (a * sigmoid(a * beta)),  a = min(g, L), c(u) = u clamped to [-L, L],
+//              L = linear_beta (gpt-oss: beta 1.702, L 7); a NaN stays one
 //   kAdd       y = g + u
 //   kAddScaled y = (g + u) * beta
 //   kGate      y = g * sigmoid(u)      (MLA's output gate: g the values, u the gate logits)
@@ -23,7 +25,7 @@
 
 namespace weir {
 
-enum class ElementwiseKind { kSwiGlu, kSitu, kGeGlu, kAdd, kAddScaled, kGate, kSoftCap, kCopy };
+enum class ElementwiseKind { kSwiGlu, kSitu, kGeGlu, kClampedSwiGlu, kAdd, kAddScaled, kGate, kSoftCap, kCopy };
 
 inline constexpr float kGeluSlope = 1.5957691216057308f;  // 2 sqrt(2 / pi)
 inline constexpr float kGeluCubic = 0.044715f;
@@ -34,7 +36,8 @@ constexpr bool is_unary(ElementwiseKind kind) {
 }
 // Functions of a gated feed-forward block.
 constexpr bool is_glu(ElementwiseKind kind) {
-  return kind == ElementwiseKind::kSwiGlu || kind == ElementwiseKind::kSitu || kind == ElementwiseKind::kGeGlu;
+  return kind == ElementwiseKind::kSwiGlu || kind == ElementwiseKind::kSitu || kind == ElementwiseKind::kGeGlu ||
+         kind == ElementwiseKind::kClampedSwiGlu;
 }
 
 // The function of a gated feed-forward block.

@@ -1,5 +1,6 @@
 #include "ops/activation/activation.h"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -10,9 +11,10 @@
 namespace weir {
 namespace {
 
-constexpr ElementwiseKind kKinds[] = {ElementwiseKind::kSwiGlu,  ElementwiseKind::kSitu,      ElementwiseKind::kGeGlu,
-                                      ElementwiseKind::kAdd,     ElementwiseKind::kAddScaled, ElementwiseKind::kGate,
-                                      ElementwiseKind::kSoftCap, ElementwiseKind::kCopy};
+constexpr ElementwiseKind kKinds[] = {
+    ElementwiseKind::kSwiGlu,        ElementwiseKind::kSitu,    ElementwiseKind::kGeGlu,
+    ElementwiseKind::kClampedSwiGlu, ElementwiseKind::kAdd,     ElementwiseKind::kAddScaled,
+    ElementwiseKind::kGate,          ElementwiseKind::kSoftCap, ElementwiseKind::kCopy};
 
 std::vector<float> apply(KernelSet set, ElementwiseKind kind, float beta, float linear_beta,
                          const std::vector<float>& g, const std::vector<float>& u) {
@@ -119,6 +121,24 @@ TEST(ElementwiseReference, SwiGluAndGateMatchTheirFormulas) {
     EXPECT_NEAR(swiglu[i], x / (1 + std::exp(-x)) * y, 1e-6);
     EXPECT_NEAR(gate[i], x / (1 + std::exp(-y)), 1e-6);
   }
+}
+
+TEST(ElementwiseReference, ClampedSwiGluMatchesItsFormulaOnBothSidesOfItsLimit) {
+  RandomFloats random(7);
+  std::vector<float> g = random.take(400), u = random.take(400);
+  for (float& x : g) x *= 6;
+  for (float& x : u) x *= 6;
+  const std::vector<float> y = apply(KernelSet::kReference, ElementwiseKind::kClampedSwiGlu, 1.702f, 7, g, u);
+  int clamped = 0;
+  for (size_t i = 0; i < g.size(); ++i) {
+    const double gate = std::min<double>(g[i], 7), up = std::clamp<double>(u[i], -7, 7);
+    clamped += g[i] > 7 || std::fabs(u[i]) > 7;
+    EXPECT_NEAR(y[i], (up + 1) * gate / (1 + std::exp(-1.702 * gate)), 1e-5) << g[i] << " " << u[i];
+  }
+  EXPECT_GT(clamped, 20);
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  EXPECT_TRUE(std::isnan(apply(KernelSet::kReference, ElementwiseKind::kClampedSwiGlu, 1.702f, 7, {nan}, {1})[0]));
+  EXPECT_TRUE(std::isnan(apply(KernelSet::kReference, ElementwiseKind::kClampedSwiGlu, 1.702f, 7, {1}, {nan})[0]));
 }
 
 TEST(ElementwiseReference, GeGluSoftCapAndScaledSumsMatchTheirFormulas) {
