@@ -64,6 +64,7 @@ function(weir_test program file)
   target_link_libraries(${program} PRIVATE ${ARGN} GTest::gtest GTest::gtest_main)
   target_include_directories(${program} PRIVATE ${CMAKE_SOURCE_DIR})  # "tests/support/..."
   target_compile_definitions(${program} PRIVATE WEIR_FIXTURES="${CMAKE_SOURCE_DIR}/tests/fixtures"
+                             WEIR_FIXTURE_CACHE="${CMAKE_BINARY_DIR}/fixtures"
                                                 WEIR_BINARY="${CMAKE_BINARY_DIR}/weir")
   add_test(NAME ${program} COMMAND ${program})
   set_tests_properties(${program} PROPERTIES TIMEOUT 600)

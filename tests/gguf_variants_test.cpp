@@ -157,8 +157,8 @@ TEST_F(GgufVariants, LlamaRowsAreTakenInThePublishedOrder) {
   const std::vector<int32_t> ids = prompt("hf/llama");
   const std::unique_ptr<Model> model = Model::load(fixture("gguf/llama-bf16.gguf"));
   const std::unique_ptr<Model> folder = Model::load(fixture("hf/llama"));
-  const FloatVector& expected = folder->spec.rope->inv_freq;
-  FloatVector& found = model->spec.rope->inv_freq;
+  const FloatVector& expected = folder->spec.ropes.at(0).inv_freq;
+  FloatVector& found = model->spec.ropes.at(0).inv_freq;
   ASSERT_EQ(found.size(), expected.size());
   for (size_t i = 0; i < found.size(); ++i) EXPECT_NEAR(found[i], expected[i], 1.3e-7f * expected[i]) << i;
   found = expected;

@@ -118,7 +118,7 @@ ModelSpec load_dense_decoder(TensorBinder& tensors, const DecoderConfig& c) {
   spec.max_positions = c.max_positions;
   spec.eps = c.eps;
   spec.act = {.kind = ElementwiseKind::kSwiGlu};
-  spec.rope = c.rope;
+  spec.ropes = {c.rope};
   spec.embedding = tensors.matrix("model.embed_tokens.weight", c.vocab, c.hidden);
   spec.head = tensors.head("lm_head.weight", c.tied, spec.embedding);
   spec.final_norm = tensors.floats("model.norm.weight", {c.hidden});

@@ -32,7 +32,12 @@ struct AttentionMixer {
   float scale = 1;
   Linear q, k, v, o;
   FloatVector q_norm, k_norm;  // [head_dim], RMS norm on each head before the rotation; empty: none
-  bool rope = true;            // ModelSpec::rope
+  int rope = 0;                // index into ModelSpec::ropes; -1: none
+  bool q_gate = false;         // rows of q per head: [head_dim of q | head_dim of a gate]; core * sigmoid(gate), then o
+  bool v_norm = false;         // RMS norm without weight on each head of v
+  int64_t window = 0;          // a row at p sees positions above p - window; 0: all
+  FloatVector sinks;           // [heads]: one more logit in the softmax's denominator; empty: none
+  int share = -1;              // the layer whose stored K and V are read; k and v are then empty
 };
 
 // Multi-head latent attention (DeepSeek-V2); without rotation where the family has none.
@@ -40,6 +45,7 @@ struct MlaMixer {
   int64_t heads = 0, nope = 0, extra = 0, value = 0, latent = 0;
   float scale = 1;
   float latent_eps = 1e-6f;   // of q_a_norm and kv_a_norm
+  int rope = -1;              // of the `extra` dims: index into ModelSpec::ropes; -1: none
   std::optional<Linear> q_a;  // with q_a_norm and q_b; else q alone
   FloatVector q_a_norm;
   Linear q;                    // q_b_proj or q_proj: [heads * (nope + extra), q_lora or hidden]
@@ -81,8 +87,10 @@ struct MoeFfn {
   FloatVector router_bias;  // e_score_correction_bias
   int64_t inter = 0;        // of a routed expert
   std::vector<ExpertWeights> experts;
-  std::optional<DenseFfn> shared;  // sees the full width, ungated
-  struct Latent {                  // LatentMoE: routed experts work in a narrower space
+  std::optional<DenseFfn> shared;     // sees the full width
+  std::optional<Linear> shared_gate;  // [1, hidden]: shared * sigmoid(gate x); none: ungated
+  FloatVector expert_scale;           // [experts]: on the router's weights; empty: none
+  struct Latent {                     // LatentMoE: routed experts work in a narrower space
     Linear down, up;
     FloatVector norm;  // on the sum of the experts; empty: none
   };
@@ -91,7 +99,8 @@ struct MoeFfn {
 
 struct LayerSpec {
   FloatVector input_norm, ffn_norm;
-  FloatVector mixer_residual, ffn_residual;  // attention residuals: norm weight times projection; empty: plain
+  FloatVector post_mixer_norm, post_ffn_norm;  // on a sublayer's output before it is added; empty: none
+  FloatVector mixer_residual, ffn_residual;    // attention residuals: norm weight times projection; empty: plain
   std::variant<AttentionMixer, MlaMixer, KdaMixer> mixer;
   std::variant<DenseFfn, MoeFfn> ffn;
 };
@@ -117,10 +126,12 @@ struct ModelSpec {
   WeightView embedding;  // [vocab, hidden]
   WeightView head;       // [vocab, hidden]; the embedding when tied
   FloatVector final_norm;
+  float embedding_scale = 1;
+  float logit_softcap = 0;  // c * tanh(logit / c); 0: none
   std::vector<LayerSpec> layers;
   int64_t residual_block = 0;  // layers per block of attention residuals; 0: plain residuals
   FloatVector output_residual;
-  std::optional<RopeSpec> rope;
+  std::vector<RopeSpec> ropes;       // that mixers name by index
   std::vector<int64_t> stop_tokens;  // end of turn, end of text
   std::vector<std::string> skipped;  // name prefixes of the checkpoint that this engine does not use
 };

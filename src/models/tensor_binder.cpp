@@ -170,6 +170,14 @@ FloatVector TensorBinder::floats(const std::string& name, std::initializer_list<
   return widened(tensor, tensor.elements());
 }
 
+FloatVector TensorBinder::zero_centred(const std::string& name, std::initializer_list<int64_t> shape) {
+  FloatVector weight = floats(name, shape);
+  if (!names_) {
+    for (float& w : weight) w = 1.f + w;
+  }
+  return weight;
+}
+
 FloatVector TensorBinder::first_floats(const std::string& name, int64_t count) {
   if (maker_ != nullptr) return maker_->floats(name, count);
   const SourceTensor tensor = take(name);

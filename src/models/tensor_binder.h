@@ -39,6 +39,9 @@ class TensorBinder {
                                   int64_t in);
   // A small tensor of exactly this shape, widened to FP32.
   FloatVector floats(const std::string& name, std::initializer_list<int64_t> shape);
+  // The weight of a norm that multiplies by 1 + w in published checkpoints: that sum, in FP32. GGUF's converters have
+  // added the 1 already.
+  FloatVector zero_centred(const std::string& name, std::initializer_list<int64_t> shape);
   // At least `count` numbers in whatever shape; the first `count` are taken (A_log: [H], [1, 1, H, 1] or zero-padded).
   FloatVector first_floats(const std::string& name, int64_t count);
   Linear linear(const std::string& name, int64_t out, int64_t in, bool bias = false);

@@ -11,10 +11,14 @@
 #include "base/error.h"
 #include "engine/engine.h"
 #include "formats/safetensors.h"
+#include "tests/support/delta.h"
 
 namespace weir::test {
 
-inline std::string fixture(const std::string& name) { return std::string(WEIR_FIXTURES "/") + name; }
+// A file or folder of tests/fixtures; where it is kept as a delta, put together in the build folder.
+inline std::string fixture(const std::string& name) {
+  return with_deltas(std::string(WEIR_FIXTURES "/") + name, WEIR_FIXTURE_CACHE);
+}
 
 // Values of a golden file.
 class Golden {

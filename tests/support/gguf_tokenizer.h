@@ -43,18 +43,30 @@ class GgufTokenizerFile {
   // A number as double, or nothing.
   double take_number(uint32_t type) {
     switch (type) {
-      case kU8: return take<uint8_t>();
-      case kI8: return take<int8_t>();
-      case kU16: return take<uint16_t>();
-      case kI16: return take<int16_t>();
-      case kU32: return take<uint32_t>();
-      case kI32: return take<int32_t>();
-      case kF32: return take<float>();
-      case kBool: return take<uint8_t>();
-      case kU64: return static_cast<double>(take<uint64_t>());
-      case kI64: return static_cast<double>(take<int64_t>());
-      case kF64: return take<double>();
-      default: fail("GGUF fixture with type ", type);
+      case kU8:
+        return take<uint8_t>();
+      case kI8:
+        return take<int8_t>();
+      case kU16:
+        return take<uint16_t>();
+      case kI16:
+        return take<int16_t>();
+      case kU32:
+        return take<uint32_t>();
+      case kI32:
+        return take<int32_t>();
+      case kF32:
+        return take<float>();
+      case kBool:
+        return take<uint8_t>();
+      case kU64:
+        return static_cast<double>(take<uint64_t>());
+      case kI64:
+        return static_cast<double>(take<int64_t>());
+      case kF64:
+        return take<double>();
+      default:
+        fail("GGUF fixture with type ", type);
     }
   }
 
@@ -75,8 +87,10 @@ class GgufTokenizerFile {
         for (uint64_t n = 0; n < count; ++n) {
           if (of == kString) {
             std::string value = take_string();
-            if (key == "tokenizer.ggml.tokens") data_.tokens.push_back(std::move(value));
-            else if (key == "tokenizer.ggml.merges") data_.merges.push_back(std::move(value));
+            if (key == "tokenizer.ggml.tokens")
+              data_.tokens.push_back(std::move(value));
+            else if (key == "tokenizer.ggml.merges")
+              data_.merges.push_back(std::move(value));
           } else {
             const double value = take_number(of);
             if (key == "tokenizer.ggml.scores") data_.scores.push_back(static_cast<float>(value));

@@ -1,0 +1,46 @@
+// Grouped-query attention.
+#include "models/compiler.h"
+#include "ops/attention/attention.h"
+
+namespace weir {
+
+void Compiler::mix(const std::string& layer, const AttentionMixer& m, Buffer x, Buffer out) {
+  const std::string name = layer + "attention.";
+  const Buffer q = c_.buffer("attention.q", m.heads * m.head_dim);
+  const Buffer k = c_.buffer("attention.k", m.kv_heads * m.head_dim);
+  const Buffer v = c_.buffer("attention.v", m.kv_heads * m.head_dim);
+  const Buffer o = c_.buffer("attention.o", m.heads * m.head_dim);
+  linear(name + "q", m.q, x, q);
+  linear(name + "k", m.k, x, k);
+  linear(name + "v", m.v, x, v);
+  if (!m.q_norm.empty()) rms(name + "q_norm", m.q_norm, m.head_dim, spec_.eps, q, q, RowSet::kAll, m.heads);
+  if (!m.k_norm.empty()) rms(name + "k_norm", m.k_norm, m.head_dim, spec_.eps, k, k, RowSet::kAll, m.kv_heads);
+  if (m.rope >= 0) {
+    rotate(name + "q_rope", m.rope, m.heads, m.head_dim, q);
+    rotate(name + "k_rope", m.rope, m.kv_heads, m.head_dim, k);
+  }
+  const int64_t row = k.cols * state_dtype_bytes(kv());
+  const PageField keys = c_.layout().add_page(name + "k", Retention::kForever, row);
+  const PageField values = c_.layout().add_page(name + "v", Retention::kForever, row);
+  kv_write(name + "k_write", keys, 0, k);
+  kv_write(name + "v_write", values, 0, v);
+  c_.add(bind_attention(c_.device(), name + "core",
+                        {.heads = m.heads,
+                         .kv_heads = m.kv_heads,
+                         .key_dim = m.head_dim,
+                         .value_dim = m.head_dim,
+                         .scale = m.scale,
+                         .dtype = kv(),
+                         .key = keys,
+                         .value = values,
+                         .value_head_stride = m.head_dim,
+                         .q = q.data,
+                         .q_stride = q.cols,
+                         .out = o.data,
+                         .out_stride = o.cols,
+                         .max_rows = c_.options().max_rows}),
+         o);
+  linear(name + "o", m.o, o, out);
+}
+
+}  // namespace weir

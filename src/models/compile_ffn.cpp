@@ -1,0 +1,67 @@
+// Feed-forward parts: dense, and routed experts.
+#include "models/compiler.h"
+#include "ops/moe/moe.h"
+#include "ops/router/router.h"
+
+namespace weir {
+
+void Compiler::feed(const std::string& name, const DenseFfn& f, Buffer x, Buffer out) {
+  const Buffer gate = c_.buffer("ffn.gate", f.inter);
+  const Buffer up = c_.buffer("ffn.up", f.inter);
+  linear(name + "gate", f.gate, x, gate);
+  linear(name + "up", f.up, x, up);
+  elementwise(name + "act", spec_.act.kind, gate, up, gate);
+  linear(name + "down", f.down, gate, out);
+}
+
+void Compiler::feed(const std::string& name, const MoeFfn& f, Buffer x, Buffer out) {
+  const auto experts = static_cast<int64_t>(f.experts.size());
+  const Buffer logits = c_.buffer("moe.router", experts);
+  const Buffer weights = c_.buffer("moe.weights", f.top_k);
+  int32_t* ids = c_.int_buffer("moe.ids", f.top_k);
+  linear(name + "router", f.router, x, logits);
+  c_.add(bind_router(c_.device(), name + "choose",
+                     {.experts = experts,
+                      .top_k = f.top_k,
+                      .groups = f.groups,
+                      .topk_group = f.topk_group,
+                      .renormalize = f.renormalize,
+                      .scaling_factor = f.scaling_factor,
+                      .bias = f.router_bias.data(),
+                      .logits = logits.data,
+                      .logits_stride = logits.cols,
+                      .ids = ids,
+                      .weights = weights.data}),
+         weights);
+  const Buffer input = f.latent ? c_.buffer("moe.latent", f.latent->down.weight.out) : x;
+  if (f.latent) linear(name + "latent_down", f.latent->down, x, input);
+  const Buffer routed = f.latent ? c_.buffer("moe.latent_out", input.cols) : out;
+  c_.add(bind_moe(c_.device(), name + "experts",
+                  {.experts = f.experts,
+                   .in = input.cols,
+                   .inter = f.inter,
+                   .out = routed.cols,
+                   .top_k = f.top_k,
+                   .act = spec_.act,
+                   .x = input.data,
+                   .x_stride = input.cols,
+                   .ids = ids,
+                   .weights = weights.data,
+                   .y = routed.data,
+                   .y_stride = routed.cols,
+                   .max_rows = c_.options().max_rows,
+                   .workspace = moe_workspace_,
+                   .activations = c_.options().activations}),
+         routed);
+  if (f.latent) {
+    if (!f.latent->norm.empty()) norm(name + "latent_norm", f.latent->norm, routed, routed);
+    linear(name + "latent_up", f.latent->up, routed, out);
+  }
+  if (f.shared) {
+    const Buffer shared = c_.buffer("moe.shared", spec_.hidden);
+    feed(name + "shared.", *f.shared, x, shared);
+    add(name + "shared.add", out, shared, out);
+  }
+}
+
+}  // namespace weir

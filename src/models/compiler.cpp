@@ -1,0 +1,117 @@
+#include "models/compiler.h"
+#include "base/error.h"
+#include "ops/attention/attention.h"
+#include "ops/norm/norm.h"
+#include "ops/rope/rope.h"
+
+namespace weir {
+namespace {
+
+constexpr float kL2Eps = 1e-6f;  // on the sum (spec of the delta rule's q and k)
+
+}  // namespace
+
+void Compiler::linear(const std::string& name, const Linear& part, Buffer x, Buffer y) {
+  c_.add(bind_linear(c_.device(), name,
+                     {.weight = part.weight,
+                      .bias = part.bias.empty() ? nullptr : part.bias.data(),
+                      .x = x.data,
+                      .x_stride = x.cols,
+                      .y = y.data,
+                      .y_stride = y.cols,
+                      .activations = c_.options().activations,
+                      .max_rows = c_.options().max_rows}),
+         y);
+}
+
+void Compiler::norm(const std::string& name, const FloatVector& weight, Buffer x, Buffer y, RowSet rows) {
+  rms(name, weight, static_cast<int64_t>(weight.size()), spec_.eps, x, y, rows);
+}
+
+void Compiler::rms(const std::string& name, const FloatVector& weight, int64_t size, float eps, Buffer x, Buffer y,
+                   RowSet rows, int64_t groups) {
+  c_.add(bind_norm(c_.device(), name,
+                   {.kind = NormKind::kRms,
+                    .groups = groups,
+                    .size = size,
+                    .eps = eps,
+                    .weight = weight.data(),
+                    .x = x.data,
+                    .x_stride = x.cols,
+                    .y = y.data,
+                    .y_stride = y.cols,
+                    .rows = rows}),
+         y);
+}
+
+void Compiler::elementwise(const std::string& name, ElementwiseKind kind, Buffer g, Buffer u, Buffer y) {
+  c_.add(bind_elementwise(c_.device(), name,
+                          {.kind = kind,
+                           .beta = spec_.act.beta,
+                           .linear_beta = spec_.act.linear_beta,
+                           .size = y.cols,
+                           .g = g.data,
+                           .g_stride = g.cols,
+                           .u = u.data,
+                           .u_stride = u.cols,
+                           .y = y.data,
+                           .y_stride = y.cols}),
+         y);
+}
+void Compiler::add(const std::string& name, Buffer a, Buffer b, Buffer y) {
+  elementwise(name, ElementwiseKind::kAdd, a, b, y);
+}
+
+void Compiler::rope_angles() {
+  for (size_t i = 0; i < spec_.ropes.size(); ++i) {
+    const RopeSpec& rope = spec_.ropes[i];
+    const auto pairs = static_cast<int64_t>(rope.inv_freq.size());
+    const Angles angles{.cos = c_.buffer(concat("rope.", i, ".cos"), pairs),
+                        .sin = c_.buffer(concat("rope.", i, ".sin"), pairs)};
+    c_.add(bind_rope_angles(c_.device(), concat("rope.", i, ".angles"),
+                            {.inv_freq = rope.inv_freq.data(),
+                             .pairs = pairs,
+                             .attention_factor = rope.attention_factor,
+                             .cos = angles.cos.data,
+                             .sin = angles.sin.data}),
+           angles.cos);
+    angles_.push_back(angles);
+  }
+}
+
+void Compiler::rotate(const std::string& name, int rope, int64_t heads, int64_t head_dim, Buffer x) {
+  const RopeSpec& spec = spec_.ropes[static_cast<size_t>(rope)];
+  const Angles& angles = angles_[static_cast<size_t>(rope)];
+  c_.add(bind_rope(c_.device(), name,
+                   {.pairing = spec.pairing,
+                    .heads = heads,
+                    .head_stride = head_dim,
+                    .pairs = static_cast<int64_t>(spec.inv_freq.size()),
+                    .cos = angles.cos.data,
+                    .sin = angles.sin.data,
+                    .x = x.data,
+                    .x_stride = x.cols}),
+         x);
+}
+
+void Compiler::kv_write(const std::string& name, PageField field, int64_t to, Buffer x) {
+  c_.add(bind_kv_write(c_.device(), name,
+                       {.dtype = kv(), .field = field, .to = to, .size = x.cols, .x = x.data, .x_stride = x.cols}),
+         x);
+}
+
+void Compiler::l2(const std::string& name, int64_t heads, int64_t dim, float scale, Buffer x) {
+  c_.add(bind_norm(c_.device(), name,
+                   {.kind = NormKind::kL2,
+                    .groups = heads,
+                    .size = dim,
+                    .eps = kL2Eps,
+                    .scale = scale,
+                    .x = x.data,
+                    .x_stride = x.cols,
+                    .y = x.data,
+                    .y_stride = x.cols}),
+         x);
+}
+
+}  // namespace weir

@@ -1,0 +1,71 @@
+// How parts become ops: one Compiler walks a model's layers and adds bound ops to a circuit. Internal to the compile_*
+// files, one per kind of part. Every mixer and feed-forward reads `x` (normed) and writes `out`; the residual scheme
+// around them is the only difference between stacks.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "models/circuit.h"
+#include "ops/activation/activation.h"
+#include "ops/linear/linear.h"
+
+namespace weir {
+
+class Compiler {
+ public:
+  Compiler(const ModelSpec& spec, Circuit& circuit) : spec_(spec), c_(circuit) {}
+
+  void stack();
+
+ private:
+  // --- residual schemes (compile.cpp) ---
+  Buffer plain_stack(Buffer stream);
+  Buffer residual_stack(Buffer stream);
+  void residual_read(const std::string& name, const FloatVector& weight, std::vector<const float*> candidates,
+                     Buffer stream, Buffer y);
+  void head(Buffer stream);
+  void mixer(const std::string& layer, const LayerSpec& spec, Buffer x, Buffer out);
+  void ffn(const std::string& layer, const LayerSpec& spec, Buffer x, Buffer out);
+
+  // --- mixers (compile_attention.cpp, compile_mla.cpp, compile_delta.cpp) ---
+  void mix(const std::string& layer, const AttentionMixer& m, Buffer x, Buffer out);
+  void mix(const std::string& layer, const MlaMixer& m, Buffer x, Buffer out);
+  void mix(const std::string& layer, const KdaMixer& m, Buffer x, Buffer out);
+  // Projection, convolution and SiLU of one of q, k, v.
+  Buffer convolved(const std::string& name, std::string_view key, const Linear& projection, const FloatVector& taps,
+                   int64_t count, Buffer x);
+
+  // --- feed-forward (compile_ffn.cpp) ---
+  void feed(const std::string& name, const DenseFfn& f, Buffer x, Buffer out);
+  void feed(const std::string& name, const MoeFfn& f, Buffer x, Buffer out);
+
+  // --- small parts (compiler.cpp) ---
+  void linear(const std::string& name, const Linear& part, Buffer x, Buffer y);
+  void norm(const std::string& name, const FloatVector& weight, Buffer x, Buffer y, RowSet rows = RowSet::kAll);
+  // The first `size` elements of each row, or each of its first groups of so many.
+  void rms(const std::string& name, const FloatVector& weight, int64_t size, float eps, Buffer x, Buffer y,
+           RowSet rows = RowSet::kAll, int64_t groups = 1);
+  // The L2 norm of each head, times `scale`, in place.
+  void l2(const std::string& name, int64_t heads, int64_t dim, float scale, Buffer x);
+  void elementwise(const std::string& name, ElementwiseKind kind, Buffer g, Buffer u, Buffer y);
+  void add(const std::string& name, Buffer a, Buffer b, Buffer y);
+  void rope_angles();  // of every rope of the model
+  // Rotates the first dims of each head with angles of ModelSpec::ropes[rope].
+  void rotate(const std::string& name, int rope, int64_t heads, int64_t head_dim, Buffer x);
+  void kv_write(const std::string& name, PageField field, int64_t to, Buffer x);
+  StateDtype kv() const { return c_.options().kv_dtype; }
+
+  struct Angles {
+    Buffer cos, sin;
+  };
+
+  const ModelSpec& spec_;
+  Circuit& c_;
+  std::vector<Angles> angles_;                                                      // by rope
+  std::shared_ptr<MoeWorkspace> moe_workspace_ = std::make_shared<MoeWorkspace>();  // layers run one after the other
+};
+
+}  // namespace weir
