@@ -24,12 +24,8 @@ ModelSpec load_qwen3_moe(const Checkpoint& checkpoint) {
   numbers.qkv_bias = numbers.o_bias = c.boolean_or("attention_bias", false);
   numbers.qk_norm = true;
   // In this family a window is that of all layers.
-  if (c.boolean_or("use_sliding_window", false) &&
-      c.integer_or("sliding_window", numbers.max_positions, 1, int64_t{1} << 32) < numbers.max_positions) {
-    c.fail_field("use_sliding_window",
-                 concat("false (windows of attention are not supported), or a sliding_window of at least "
-                        "max_position_embeddings = ",
-                        numbers.max_positions));
+  if (c.boolean_or("use_sliding_window", false) && c.has("sliding_window")) {
+    numbers.windows.assign(static_cast<size_t>(numbers.layers), c.integer("sliding_window", 1, int64_t{1} << 32));
   }
   TensorBinder tensors(checkpoint, "");
   return load(tensors, numbers, QwenExperts(c, numbers, false, false));

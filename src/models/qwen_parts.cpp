@@ -99,8 +99,8 @@ QwenExperts::QwenExperts(const GgufConfig& c, bool shared) {
   scaling_factor = scale == 0 ? 1 : scale;  // 0: unset
 }
 
-std::variant<DenseFfn, MoeFfn> load_qwen_ffn(TensorBinder& tensors, const DecoderConfig& numbers, const QwenExperts& c,
-                                             int64_t index, const std::string& prefix) {
+FeedForward load_qwen_ffn(TensorBinder& tensors, const DecoderConfig& numbers, const QwenExperts& c, int64_t index,
+                          const std::string& prefix) {
   const std::string p = prefix + "mlp.";
   const bool moe = c.is_moe.empty() ? tensors.has(p + "gate.weight") : c.is_moe[static_cast<size_t>(index)];
   if (!moe) return load_dense_ffn(tensors, numbers, p);

@@ -27,8 +27,8 @@ struct QwenExperts {
 };
 
 // The experts of a layer, or its dense block. `prefix`: "model.layers.3."
-std::variant<DenseFfn, MoeFfn> load_qwen_ffn(TensorBinder& tensors, const DecoderConfig& numbers,
-                                             const QwenExperts& experts, int64_t index, const std::string& prefix);
+FeedForward load_qwen_ffn(TensorBinder& tensors, const DecoderConfig& numbers, const QwenExperts& experts,
+                          int64_t index, const std::string& prefix);
 
 struct QwenDelta {
   QwenDelta(const JsonObject& config, int64_t layers);
