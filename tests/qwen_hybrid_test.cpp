@@ -350,12 +350,6 @@ TEST(QwenHybrid, WhatIsWrongIsRefusedByName) {
        {"model.layers.0.linear_attn.extra", "no such tensor"}},
       {k35, set("intermediate_size", nullptr), {"intermediate_size"}},
       {k35, set("linear_num_key_heads", 4), {"in_proj_qkv"}},
-      {kMoe,
-       [](ModelFiles& f) {
-         f.config["use_sliding_window"] = true;
-         f.config["sliding_window"] = 64;
-       },
-       {"use_sliding_window"}},
       {kMoe, set("decoder_sparse_step", 0), {"decoder_sparse_step"}},
   };
   for (const Case& bad : cases) {
