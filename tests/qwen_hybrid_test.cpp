@@ -6,6 +6,7 @@
 
 #include "engine/engine.h"
 #include "tests/support/fixtures.h"
+#include "tests/support/gguf_files.h"
 #include "tests/support/model_files.h"
 
 namespace weir::test {
@@ -135,6 +136,90 @@ TEST(QwenHybrid, BothGenerationsOfConfigAndAnIntervalInsteadOfALayerListGiveTheS
   EXPECT_TRUE(same_bits(logits_of(files, ids), expected));
   files.config["full_attention_interval"] = 4;
   EXPECT_TRUE(same_bits(logits_of(files, ids), expected));
+}
+
+// --- GGUF ---
+
+using weir::testing::GgufBytes;
+
+std::vector<float> logits_of(const GgufBytes& file, const std::vector<int32_t>& ids) {
+  TemporaryFolder folder;
+  write_gguf(file, folder.path() / "m.gguf");
+  return logits_of(folder.path() / "m.gguf", ids);
+}
+
+TEST(QwenHybrid, GgufFilesOfOlderConvertersGiveTheSameBits) {
+  const std::vector<int32_t> ids = prompt("hf/qwen3_next");
+  const std::vector<float> expected = logits_of(fixture("gguf/qwen3_next-bf16.gguf"), ids);
+  GgufBytes file = read_gguf(fixture("gguf/qwen3_next-bf16.gguf"));
+  file.set("qwen3next.expert_gating_func", weir::testing::gguf_u32(1));
+  file.set("qwen3next.expert_weights_norm", weir::testing::gguf_bool(true));
+  // One tensor for q|k|v and z, rows as published; gate and up of the experts in one.
+  constexpr size_t kKeyHeads = 2, kKey = 32, kValues = 64, kRow = 64 * 2, kExpert = 32 * kRow;
+  for (const int layer : {0, 2, 3}) {
+    const std::string p = concat("blk.", layer, ".");
+    const std::string qkv = file.tensor(p + "attn_qkv.weight").data, z = file.tensor(p + "attn_gate.weight").data;
+    std::string all;
+    for (size_t g = 0; g < kKeyHeads; ++g) {
+      all += qkv.substr(g * kKey * kRow, kKey * kRow);
+      all += qkv.substr((kKeyHeads + g) * kKey * kRow, kKey * kRow);
+      all += qkv.substr((2 * kKeyHeads * kKey + g * kValues) * kRow, kValues * kRow);
+      all += z.substr(g * kValues * kRow, kValues * kRow);
+    }
+    file.erase_tensor(p + "attn_qkv.weight");
+    file.erase_tensor(p + "attn_gate.weight");
+    file.tensors.push_back({p + "ssm_in.weight", {64, 384}, 30, all, -1});
+  }
+  for (int layer = 0; layer < 5; ++layer) {
+    const std::string p = concat("blk.", layer, ".");
+    const std::string gate = file.tensor(p + "ffn_gate_exps.weight").data,
+                      up = file.tensor(p + "ffn_up_exps.weight").data;
+    std::string both;
+    for (size_t e = 0; e < 8; ++e) both += gate.substr(e * kExpert, kExpert) + up.substr(e * kExpert, kExpert);
+    file.erase_tensor(p + "ffn_gate_exps.weight");
+    file.erase_tensor(p + "ffn_up_exps.weight");
+    file.tensors.push_back({p + "ffn_gate_up_exps.weight", {64, 64, 8}, 30, both, -1});
+  }
+  EXPECT_TRUE(same_bits(logits_of(file, ids), expected));
+
+  const std::vector<int32_t> other_ids = prompt("hf/qwen3_5");
+  GgufBytes other = read_gguf(fixture("gguf/qwen3_5-bf16.gguf"));
+  other.erase("qwen35.attention.recurrent_layers");  // leaves the interval
+  EXPECT_TRUE(same_bits(logits_of(other, other_ids), logits_of(fixture("gguf/qwen3_5-bf16.gguf"), other_ids)));
+}
+
+TEST(QwenHybrid, GgufKeysChooseTheRouter) {
+  const std::vector<int32_t> ids = prompt("hf/qwen3_moe");
+  ModelFiles files = ModelFiles::read(fixture("hf/qwen3_moe"));
+  files.config["norm_topk_prob"] = false;
+  GgufBytes file = read_gguf(fixture("gguf/qwen3_moe-bf16.gguf"));
+  file.set("qwen3moe.expert_weights_norm", weir::testing::gguf_bool(false));
+  const std::vector<float> bare = logits_of(file, ids);
+  EXPECT_TRUE(same_bits(bare, logits_of(files, ids)));
+  EXPECT_FALSE(same_bits(bare, logits_of(fixture("hf/qwen3_moe"), ids)));
+  file.set("qwen3moe.expert_gating_func", weir::testing::gguf_u32(2));
+  EXPECT_FALSE(same_bits(logits_of(file, ids), bare));
+  file.set("qwen3moe.expert_gating_func", weir::testing::gguf_u32(4));
+  try {
+    logits_of(file, ids);
+    ADD_FAILURE() << "not refused";
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("qwen3moe.expert_gating_func"), std::string::npos) << error.what();
+  }
+}
+
+TEST(QwenHybrid, PredictionHeadsAreSkipped) {
+  const std::vector<int32_t> ids = prompt("hf/qwen3_next");
+  const std::vector<float> expected = logits_of(fixture("hf/qwen3_next"), ids);
+  EXPECT_TRUE(same_bits(logits_of(fixture("hf/qwen3_next_mtp"), ids), expected));
+  // In GGUF their blocks follow the layers.
+  GgufBytes file = read_gguf(fixture("gguf/qwen3_next-bf16.gguf"));
+  file.set("qwen3next.block_count", weir::testing::gguf_u32(6));
+  file.set("qwen3next.nextn_predict_layers", weir::testing::gguf_u32(1));
+  GgufBytes::RawTensor norm = file.tensor("output_norm.weight");
+  norm.name = "blk.5.nextn.enorm.weight";
+  file.tensors.push_back(norm);
+  EXPECT_TRUE(same_bits(logits_of(file, ids), expected));
 }
 
 // --- shapes that no fixture has ---
