@@ -115,7 +115,9 @@ void print_state(const StateLayout& layout, int64_t weight_bytes, int64_t contex
   line("state per token", human_bytes(per_token));
   if (anchor > 0) line("anchor", human_bytes(anchor));
   if (journal > 0) line("journal page", human_bytes(journal));
-  line("state per sequence", concat(human_bytes(2 * (anchor + journal)), " at most, besides its tokens"));
+  if (anchor + journal > 0) {
+    line("state per sequence", concat(human_bytes(2 * (anchor + journal)), " at most, besides its tokens"));
+  }
   const auto free = static_cast<double>(available_memory());
   line("memory available", human_bytes(free));
   const double left = free - static_cast<double>(weight_bytes);

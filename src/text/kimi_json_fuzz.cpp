@@ -16,6 +16,7 @@ void require(bool holds) {
 
 void check_members(std::string_view text) {
   const auto members = weir::read_json_members(text);
+  // Also behind the end, where there is nothing.
   const auto end = weir::scan_json_value(text, text.find_first_not_of(" \t\r\n"), JsonDialect::kPython);
   if (!members) return;
   require(end.has_value());
