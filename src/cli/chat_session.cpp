@@ -23,7 +23,7 @@ constexpr const char* kHelp =
     "/quit           leave (also Ctrl-D, or Ctrl-C twice)\n"
     "Ctrl-C stops an answer. Alt-Enter begins a new line.\n"
     "Up and Down walk through what you wrote.\n"
-    "(14 % of 18.0): of the GB/s at which this machine can read the weights.\n";
+    "(14 % of 18.0): of the GB/s that reading the weights reaches.\n";
 
 std::string_view trimmed(std::string_view text) {
   constexpr std::string_view kSpaces = " \t\r\n";

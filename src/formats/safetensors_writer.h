@@ -25,8 +25,8 @@ class SafetensorsRowWriter {
   [[noreturn]] void fail_write() const;
   bool publish();  // gives the finished file its name
 
-  std::string path_;    // as given
-  std::string target_;  // with links resolved
+  std::string path_;       // as given
+  std::string target_;     // with links resolved
   std::string temporary_;  // "": no name yet
   int64_t bytes_left_ = 0;
   std::FILE* file_ = nullptr;

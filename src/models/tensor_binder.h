@@ -29,8 +29,8 @@ class TensorBinder {
   // A matrix [out, in], used in place: `name` in any format of weights, or `name` + "_packed" and "_scale" (MXFP4).
   // Error names file and tensor: missing, other shape, other dtype, MXFP4 scale 255.
   WeightView matrix(const std::string& name, int64_t out, int64_t in);
-  // The output matrix: `name`, or the embedding when tied and the files hold no `name`. One that tied files hold counts,
-  // as in transformers 5, whether it equals the embedding or not.
+  // The output matrix: `name`, or the embedding when tied and the files hold no `name`. One that tied files hold
+  // counts, as in transformers 5, whether it equals the embedding or not.
   WeightView head(const std::string& name, bool tied, const WeightView& embedding);
   // One tensor [count, out, in], as a matrix [count * out, in].
   WeightView stack(const std::string& name, int64_t count, int64_t out, int64_t in);
