@@ -167,9 +167,7 @@ WeightView TensorBinder::matrix(const std::string& name, int64_t out, int64_t in
 }
 
 WeightView TensorBinder::head(const std::string& name, bool tied, const WeightView& embedding) {
-  if (!tied) return matrix(name, embedding.out, embedding.in);
-  if (has(name)) take(name);
-  return embedding;
+  return tied && !has(name) ? embedding : matrix(name, embedding.out, embedding.in);
 }
 
 WeightView TensorBinder::stack(const std::string& name, int64_t count, int64_t out, int64_t in) {
@@ -240,7 +238,14 @@ FloatVector TensorBinder::first_floats(const std::string& name, int64_t count) {
   if (maker_ != nullptr) return maker_->floats(name, count);
   const SourceTensor tensor = take(name);
   if (tensor.elements() < count) fail_tensor(tensor, concat("at least ", count, " elements"), shape_text(tensor.shape));
-  return widened(tensor, count);
+  FloatVector values = widened(tensor, tensor.elements());
+  const auto rest = std::find_if(values.begin() + count, values.end(), [](float x) { return x != 0; });
+  if (rest != values.end()) {
+    fail_tensor(tensor, concat(count, " elements, and only zeros after them"),
+                concat(*rest, " at element ", rest - values.begin()));
+  }
+  values.resize(static_cast<size_t>(count));
+  return values;
 }
 
 Linear TensorBinder::linear(const std::string& name, int64_t out, int64_t in, bool bias) {
