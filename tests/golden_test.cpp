@@ -33,6 +33,10 @@ constexpr GoldenModel kModels[] = {
      "greedy.logits", 1.3e-3},
     {"hf/qwen3", "prompt_a.ids", "prompt_a.logits", "prompt_b.ids", "prompt_b.logits_last8", "greedy.ids",
      "greedy.logits", 2.2e-4},
+    {"hf/deepseek_v3", "prompt_a.ids", "prompt_a.logits", "prompt_b.ids", "prompt_b.logits_last8", "greedy.ids",
+     "greedy.logits", 8.3e-4},
+    {"hf/glm_moe_dsa", "prompt_a.ids", "prompt_a.logits", "prompt_b.ids", "prompt_b.logits_last8", "greedy.ids",
+     "greedy.logits", 4.4e-4},
 };
 
 class GoldenTest : public testing::TestWithParam<GoldenModel> {

@@ -11,6 +11,7 @@
 #include "models/circuit.h"
 #include "ops/activation/activation.h"
 #include "ops/linear/linear.h"
+#include "ops/sparse_attention/sparse_attention.h"
 
 namespace weir {
 
@@ -33,6 +34,8 @@ class Compiler {
   // --- mixers (compile_attention.cpp, compile_mla.cpp, compile_delta.cpp) ---
   void mix(const std::string& layer, const AttentionMixer& m, Buffer x, Buffer out);
   void mix(const std::string& layer, const MlaMixer& m, Buffer x, Buffer out);
+  // Chooses the positions that the layer's rows attend to. `low`: what q_a_norm gave.
+  void select(const std::string& name, const Indexer& indexer, Buffer low, Buffer x);
   void mix(const std::string& layer, const KdaMixer& m, Buffer x, Buffer out);
   // Projection, convolution and SiLU of one of q, k, v.
   Buffer convolved(const std::string& name, std::string_view key, const Linear& projection, const FloatVector& taps,
@@ -53,8 +56,8 @@ class Compiler {
   void elementwise(const std::string& name, ElementwiseKind kind, Buffer g, Buffer u, Buffer y);
   void add(const std::string& name, Buffer a, Buffer b, Buffer y);
   void rope_angles();  // of every rope of the model
-  // Rotates the first dims of each head with angles of ModelSpec::ropes[rope].
-  void rotate(const std::string& name, int rope, int64_t heads, int64_t head_dim, Buffer x);
+  // Rotates dims of each head, from `first` on, with angles of ModelSpec::ropes[rope].
+  void rotate(const std::string& name, int rope, int64_t heads, int64_t head_dim, Buffer x, int64_t first = 0);
   void kv_write(const std::string& name, PageField field, int64_t to, Buffer x);
   StateDtype kv() const { return c_.options().kv_dtype; }
 
@@ -64,7 +67,8 @@ class Compiler {
 
   const ModelSpec& spec_;
   Circuit& c_;
-  std::vector<Angles> angles_;                                                      // by rope
+  std::vector<Angles> angles_;  // by rope
+  std::shared_ptr<SparseAttentionWorkspace> sparse_workspace_ = make_sparse_attention_workspace();
   std::shared_ptr<MoeWorkspace> moe_workspace_ = std::make_shared<MoeWorkspace>();  // layers run one after the other
 };
 

@@ -6,14 +6,19 @@
 #include <vector>
 
 #include "base/error.h"
+#include "models/quantization_config.h"
 
 namespace weir {
 
+ModelSpec load_deepseek_v3(const Checkpoint& checkpoint);
+ModelSpec load_glm_moe_dsa(const Checkpoint& checkpoint);
 ModelSpec load_kimi_k3(const Checkpoint& checkpoint);
 ModelSpec load_kimi_linear(const Checkpoint& checkpoint);
 ModelSpec load_llama(const Checkpoint& checkpoint);
 ModelSpec load_qwen2(const Checkpoint& checkpoint);
 ModelSpec load_qwen3(const Checkpoint& checkpoint);
+ModelSpec load_deepseek_v3_gguf(const GgufFile& file);
+ModelSpec load_glm_moe_dsa_gguf(const GgufFile& file);
 ModelSpec load_kimi_k3_gguf(const GgufFile& file);
 ModelSpec load_kimi_linear_gguf(const GgufFile& file);
 ModelSpec load_llama_gguf(const GgufFile& file);
@@ -22,6 +27,8 @@ ModelSpec load_qwen3_gguf(const GgufFile& file);
 
 std::span<const Family> families() {
   static constexpr Family kFamilies[] = {
+      {"deepseek_v3", "deepseek2", load_deepseek_v3, load_deepseek_v3_gguf},
+      {"glm_moe_dsa", "glm-dsa", load_glm_moe_dsa, load_glm_moe_dsa_gguf},
       {"kimi_k3", "kimi-k3", load_kimi_k3, load_kimi_k3_gguf, ChatFormat::kKimiK3},
       {"kimi_linear", "kimi-linear", load_kimi_linear, load_kimi_linear_gguf},
       {"llama", "llama", load_llama, load_llama_gguf},
@@ -79,6 +86,8 @@ const Family* find_gguf_family(std::string_view architecture) {
 ModelSpec load_model(const Checkpoint& checkpoint) {
   const Family* family = find_family(checkpoint.config().string("model_type"));
   if (family == nullptr) checkpoint.config().fail_field("model_type", known_names(&Family::model_type));
+  check_quantization(checkpoint.config());
+  if (const std::optional<JsonObject> text = checkpoint.config().object_if("text_config")) check_quantization(*text);
   ModelSpec spec = family->load(checkpoint);
   spec.chat_format = family->chat_format;
   spec.stop_tokens = stop_tokens(checkpoint, spec.vocab);

@@ -26,8 +26,9 @@ class TensorBinder {
 
   bool has(std::string_view name) const;
 
-  // A matrix [out, in], used in place: `name` in any format of weights, or `name` + "_packed" and "_scale" (MXFP4).
-  // Error names file and tensor: missing, other shape, other dtype, MXFP4 scale 255.
+  // A matrix [out, in], used in place: `name` in any format of weights, E4M3 with `name` + "_scale_inv" (a scale per
+  // block of 128 x 128) or "_scale" (per row), or `name` + "_packed" and "_scale" (MXFP4). Error names file and tensor:
+  // missing, other shape, other dtype, MXFP4 scale 255.
   WeightView matrix(const std::string& name, int64_t out, int64_t in);
   // The output matrix: the embedding when tied (a copy of it in the file is then ignored), else `name`.
   WeightView head(const std::string& name, bool tied, const WeightView& embedding);
@@ -54,6 +55,7 @@ class TensorBinder {
   std::string full_name(std::string_view name) const;
   SourceTensor take(const std::string& name);
   WeightView packed(const std::string& name, int64_t out, int64_t in);
+  WeightView scaled(const SourceTensor& codes, const std::string& name, int64_t out, int64_t in);
   void check_shape(const SourceTensor& tensor, std::span<const int64_t> expected) const;
 
   std::unique_ptr<const TensorSource> source_;
