@@ -183,6 +183,13 @@ TEST(Indexer, ChoosesTheBestOfManyPositions) {
   }
 }
 
+// Pieces so long that candidates outgrow their room and are thinned out on the way.
+TEST(Indexer, ChoosesTheBestOfMorePositionsThanAPieceKeeps) {
+  Problem problem(1, 16, 3, StateDtype::kF32, 1, 90000, true);
+  const Lists expected{problem.expected(0, 89999)};
+  for (KernelSet set : all_sets()) EXPECT_EQ(problem.run(set, 2, {{0, 89999, 1}}), expected) << kernel_set_name(set);
+}
+
 TEST(Indexer, AnyBatchChoosesLikeItsRowsAlone) {
   Problem problem(5, 24, 20, StateDtype::kF32, 3, 120, true);
   const std::vector<PagedSequences::Part> parts = {{2, 0, 40}, {0, 119, 1}, {1, 17, 60}, {2, 40, 5}};
