@@ -23,6 +23,8 @@ constexpr Fp8Model kModels[] = {
     {"hf/deepseek_v3_fp8_block", 4.7e-4, 104},
     {"hf/deepseek_v3_fp8_channel", 4.1e-4, 104},
     {"hf/qwen3_ragged_fp8_block", 2.3e-4, 14},
+    {"hf/qwen3_moe_fp8_block", 1.5e-4, 112},
+    {"hf/qwen3_moe_fp8_channel", 1.5e-4, 112},
 };
 
 float scale_at(const RawTensor& scales, int64_t i) {

@@ -7,8 +7,8 @@
 namespace weir::test {
 namespace {
 
-constexpr const char* kFolders[] = {"kimi_k3/k3-tiny", "hf/kimi_linear", "hf/llama", "hf/deepseek_v3",
-                                    "hf/glm_moe_dsa"};
+constexpr const char* kFolders[] = {"kimi_k3/k3-tiny", "hf/kimi_linear", "hf/llama",      "hf/qwen3_next",
+                                    "hf/qwen3_5_moe",  "hf/deepseek_v3", "hf/glm_moe_dsa"};
 
 std::vector<int32_t> random_tokens(int64_t count, int64_t vocab, uint32_t seed) {
   std::mt19937 random(seed);

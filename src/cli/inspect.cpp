@@ -50,16 +50,17 @@ void print_files(const Model& model) {
 }
 
 void print_model(const ModelSpec& spec) {
-  int64_t attention = 0, mla = 0, kda = 0, moe = 0;
+  int64_t attention = 0, mla = 0, kda = 0, gdn = 0, moe = 0;
   for (const LayerSpec& layer : spec.layers) {
     attention += std::holds_alternative<AttentionMixer>(layer.mixer);
     mla += std::holds_alternative<MlaMixer>(layer.mixer);
     kda += std::holds_alternative<KdaMixer>(layer.mixer);
+    gdn += std::holds_alternative<GdnMixer>(layer.mixer);
     moe += std::holds_alternative<MoeFfn>(layer.ffn);
   }
   line("family", spec.family);
-  line("layers",
-       concat(spec.layers.size(), ": ", attention, " attention, ", mla, " MLA, ", kda, " KDA; ", moe, " with experts"));
+  line("layers", concat(spec.layers.size(), ": ", attention, " attention, ", mla, " MLA, ", kda, " KDA, ", gdn,
+                        " Gated DeltaNet; ", moe, " with experts"));
   line("hidden, vocabulary", concat(spec.hidden, ", ", spec.vocab));
   line("context", concat(spec.max_positions, " tokens"));
   for (const std::string& prefix : spec.skipped) {

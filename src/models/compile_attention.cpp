@@ -10,7 +10,14 @@ void Compiler::mix(const std::string& layer, const AttentionMixer& m, Buffer x, 
   const Buffer k = c_.buffer("attention.k", m.kv_heads * m.head_dim);
   const Buffer v = c_.buffer("attention.v", m.kv_heads * m.head_dim);
   const Buffer o = c_.buffer("attention.o", m.heads * m.head_dim);
-  linear(name + "q", m.q, x, q);
+  const Buffer gate = m.q_gate ? c_.buffer("attention.gate", o.cols) : Buffer{};
+  if (m.q_gate) {
+    const Buffer both = c_.buffer("attention.q_and_gate", 2 * q.cols);
+    linear(name + "q", m.q, x, both);
+    split(name + "q.split", m.heads, {{m.head_dim, q}, {m.head_dim, gate}}, both);
+  } else {
+    linear(name + "q", m.q, x, q);
+  }
   linear(name + "k", m.k, x, k);
   linear(name + "v", m.v, x, v);
   if (!m.q_norm.empty()) rms(name + "q_norm", m.q_norm, m.head_dim, spec_.eps, q, q, RowSet::kAll, m.heads);
@@ -40,6 +47,7 @@ void Compiler::mix(const std::string& layer, const AttentionMixer& m, Buffer x, 
                          .out_stride = o.cols,
                          .max_rows = c_.options().max_rows}),
          o);
+  if (m.q_gate) elementwise(name + "gate.apply", ElementwiseKind::kGate, o, gate, o);
   linear(name + "o", m.o, o, out);
 }
 

@@ -21,13 +21,14 @@ void Compiler::feed(const std::string& name, const MoeFfn& f, Buffer x, Buffer o
   int32_t* ids = c_.int_buffer("moe.ids", f.top_k);
   linear(name + "router", f.router, x, logits);
   c_.add(bind_router(c_.device(), name + "choose",
-                     {.experts = experts,
+                     {.score = f.score,
+                      .experts = experts,
                       .top_k = f.top_k,
                       .groups = f.groups,
                       .topk_group = f.topk_group,
                       .renormalize = f.renormalize,
                       .scaling_factor = f.scaling_factor,
-                      .bias = f.router_bias.data(),
+                      .bias = f.router_bias.empty() ? nullptr : f.router_bias.data(),
                       .logits = logits.data,
                       .logits_stride = logits.cols,
                       .ids = ids,
@@ -60,6 +61,11 @@ void Compiler::feed(const std::string& name, const MoeFfn& f, Buffer x, Buffer o
   if (f.shared) {
     const Buffer shared = c_.buffer("moe.shared", spec_.hidden);
     feed(name + "shared.", *f.shared, x, shared);
+    if (f.shared_gate) {
+      const Buffer gate = c_.buffer("moe.shared_gate", 1);
+      linear(name + "shared.gate_row", *f.shared_gate, x, gate);
+      elementwise(name + "shared.gate_row.apply", ElementwiseKind::kGateRow, shared, gate, shared);
+    }
     add(name + "shared.add", out, shared, out);
   }
 }

@@ -37,6 +37,7 @@ class Compiler {
   // Chooses the positions that the layer's rows attend to. `low`: what q_a_norm gave.
   void select(const std::string& name, const Indexer& indexer, Buffer low, Buffer x);
   void mix(const std::string& layer, const KdaMixer& m, Buffer x, Buffer out);
+  void mix(const std::string& layer, const GdnMixer& m, Buffer x, Buffer out);  // compile_gdn.cpp
   // Projection, convolution and SiLU of one of q, k, v.
   Buffer convolved(const std::string& name, std::string_view key, const Linear& projection, const FloatVector& taps,
                    int64_t count, Buffer x);
@@ -51,6 +52,12 @@ class Compiler {
   // The first `size` elements of each row, or each of its first groups of so many.
   void rms(const std::string& name, const FloatVector& weight, int64_t size, float eps, Buffer x, Buffer y,
            RowSet rows = RowSet::kAll, int64_t groups = 1);
+  struct Part {
+    int64_t size = 0;  // elements per group
+    Buffer y;
+  };
+  // Takes rows of `groups` groups of parts apart.
+  void split(const std::string& name, int64_t groups, std::vector<Part> parts, Buffer x);
   // The L2 norm of each head, times `scale`, in place.
   void l2(const std::string& name, int64_t heads, int64_t dim, float scale, Buffer x);
   void elementwise(const std::string& name, ElementwiseKind kind, Buffer g, Buffer u, Buffer y);

@@ -16,6 +16,7 @@
 #include "ops/delta_rule/delta_rule.h"
 #include "ops/moe/moe.h"
 #include "ops/rope/rope.h"
+#include "ops/router/router.h"
 
 namespace weir {
 
@@ -89,17 +90,38 @@ struct KdaMixer {
   Linear o;
 };
 
+// Gated DeltaNet. Projections that share a matrix in the checkpoint are used as they lie there.
+struct GdnMixer {
+  int64_t heads = 0, key_heads = 0;  // of v, z, o and of q, k; key_heads divides heads
+  int64_t key_dim = 0, value_dim = 0, taps = 0;
+  KeyHeadOrder order = KeyHeadOrder::kGrouped;
+  Linear qkvz;        // rows per key head [q | k | v of its heads | z of its heads]; or, when empty:
+  Linear qkv, z;      // [q | k | v], all heads each, and z [heads * value_dim]
+  Linear ba;          // rows per key head [b of its heads | a of its heads]; or, when empty:
+  Linear b, a;        // [heads, hidden]
+  FloatVector conv;   // [channels(), taps], channels as qkv's rows
+  FloatVector decay;  // e^(A_log) [heads]
+  FloatVector dt_bias;
+  FloatVector o_norm;  // [value_dim]
+  Linear o;
+
+  int64_t keys() const { return key_heads * key_dim; }
+  int64_t values() const { return heads * value_dim; }
+  int64_t channels() const { return 2 * keys() + values(); }
+};
+
 struct DenseFfn {
   int64_t inter = 0;
   Linear gate, up, down;
 };
 
 struct MoeFfn {
+  RouterScore score = RouterScore::kSigmoid;
   int64_t top_k = 0, groups = 1, topk_group = 1;
   bool renormalize = true;
   float scaling_factor = 1;
   Linear router;
-  FloatVector router_bias;  // e_score_correction_bias
+  FloatVector router_bias;  // e_score_correction_bias; empty: none
   int64_t inter = 0;        // of a routed expert
   std::vector<ExpertWeights> experts;
   std::optional<DenseFfn> shared;     // sees the full width
@@ -116,7 +138,7 @@ struct LayerSpec {
   FloatVector input_norm, ffn_norm;
   FloatVector post_mixer_norm, post_ffn_norm;  // on a sublayer's output before it is added; empty: none
   FloatVector mixer_residual, ffn_residual;    // attention residuals: norm weight times projection; empty: plain
-  std::variant<AttentionMixer, MlaMixer, KdaMixer> mixer;
+  std::variant<AttentionMixer, MlaMixer, KdaMixer, GdnMixer> mixer;
   std::variant<DenseFfn, MoeFfn> ffn;
 };
 

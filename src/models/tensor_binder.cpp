@@ -50,10 +50,11 @@ WeightView view(const SourceTensor& tensor, int64_t out, int64_t in) {
 
 }  // namespace
 
-TensorBinder::TensorBinder(const Checkpoint& checkpoint, std::string prefix)
+TensorBinder::TensorBinder(const Checkpoint& checkpoint, std::string prefix, std::string stem)
     : source_(tensor_source(checkpoint)),
       maker_(checkpoint.maker()),
       prefix_(std::move(prefix)),
+      stem_(std::move(stem)),
       taken_(static_cast<size_t>(source_->size())) {}
 
 TensorBinder::TensorBinder(const GgufFile& file, std::span<const GgufName> names)
@@ -66,11 +67,15 @@ bool TensorBinder::has(std::string_view name) const {
 }
 
 std::optional<int64_t> TensorBinder::find(std::string_view name) const {
-  if (!names_) return source_->find(prefix_ + std::string(name));
+  if (!names_) return source_->find(prefixed(name));
   for (const std::string& candidate : gguf_names(*names_, name)) {
     if (const std::optional<int64_t> index = source_->find(candidate)) return index;
   }
   return std::nullopt;
+}
+
+std::string TensorBinder::prefixed(std::string_view name) const {
+  return name.starts_with(stem_) ? concat(prefix_, name.substr(stem_.size())) : std::string(name);
 }
 
 std::string TensorBinder::full_name(std::string_view name) const {
@@ -78,7 +83,7 @@ std::string TensorBinder::full_name(std::string_view name) const {
     const std::vector<std::string> candidates = gguf_names(*names_, name);
     if (!candidates.empty()) return candidates.front();
   }
-  return prefix_ + std::string(name);
+  return prefixed(name);
 }
 
 SourceTensor TensorBinder::take(const std::string& name) {

@@ -19,8 +19,8 @@ namespace weir {
 
 class TensorBinder {
  public:
-  // `prefix` is put before every name.
-  TensorBinder(const Checkpoint& checkpoint, std::string prefix);
+  // `prefix` is put before every name; or, with `stem`, takes its place in every name that begins with it.
+  TensorBinder(const Checkpoint& checkpoint, std::string prefix, std::string stem = "");
   // Names go through `names`.
   TensorBinder(const GgufFile& file, std::span<const GgufName> names);
 
@@ -52,6 +52,7 @@ class TensorBinder {
 
  private:
   std::optional<int64_t> find(std::string_view name) const;
+  std::string prefixed(std::string_view name) const;
   std::string full_name(std::string_view name) const;
   SourceTensor take(const std::string& name);
   WeightView packed(const std::string& name, int64_t out, int64_t in);
@@ -60,7 +61,7 @@ class TensorBinder {
 
   std::unique_ptr<const TensorSource> source_;
   TensorMaker* maker_ = nullptr;  // of a checkpoint without files: instead of source_
-  std::string prefix_;
+  std::string prefix_, stem_;
   std::optional<std::span<const GgufName>> names_;
   std::vector<bool> taken_;  // by index in the source
 };

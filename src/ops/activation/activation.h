@@ -5,6 +5,7 @@
 //              (Kimi K3's SiTU-GLU: b1 = beta, b2 = linear_beta; |y| <= b1 * b2)
 //   kAdd       y = g + u
 //   kGate      y = g * sigmoid(u)      (MLA's output gate: g the values, u the gate logits)
+//   kGateRow   y = g * sigmoid(u_0)    (a gate of one number a row: u [rows, 1])
 //   kCopy      y = g
 // The products associate as written; sigmoid and tanh are those of base/math.h. y may be g or u.
 #pragma once
@@ -18,7 +19,7 @@
 
 namespace weir {
 
-enum class ElementwiseKind { kSwiGlu, kSitu, kAdd, kGate, kCopy };
+enum class ElementwiseKind { kSwiGlu, kSitu, kAdd, kGate, kGateRow, kCopy };
 
 // The function of a gated feed-forward block.
 struct GluFunction {

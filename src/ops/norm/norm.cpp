@@ -96,7 +96,7 @@ std::unique_ptr<BoundOp> bind_norm(CpuDevice& device, std::string name, const No
     fail(name, ": norm of rows of ", row, " elements, but strides are ", args.x_stride, " and ", args.y_stride);
   }
   if (args.kind != NormKind::kL2 && args.weight == nullptr) fail(name, ": RMS norm without weight");
-  if (args.kind == NormKind::kRmsGated && (args.gate == nullptr || args.gate_stride < row)) {
+  if (norm_has_gate(args.kind) && (args.gate == nullptr || args.gate_stride < row)) {
     fail(name, ": gated norm without gate, or gate stride ", args.gate_stride, " below ", row);
   }
   return std::make_unique<NormOp>(device, std::move(name), args);
