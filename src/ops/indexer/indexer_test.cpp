@@ -185,7 +185,7 @@ TEST(Indexer, ChoosesTheBestOfManyPositions) {
 
 // Pieces so long that candidates outgrow their room and are thinned out on the way.
 TEST(Indexer, ChoosesTheBestOfMorePositionsThanAPieceKeeps) {
-  Problem problem(1, 16, 3, StateDtype::kF32, 1, 90000, true);
+  Problem problem(1, 16, 20, StateDtype::kF32, 1, 90000, false);
   const Lists expected{problem.expected(0, 89999)};
   for (KernelSet set : all_sets()) EXPECT_EQ(problem.run(set, 2, {{0, 89999, 1}}), expected) << kernel_set_name(set);
 }
