@@ -41,6 +41,7 @@ constexpr int kDirectTileRows = 8;
 constexpr int kPanelTileOuts = 8;
 constexpr int64_t kDirectRows = 16;  // up to which decoding again for every tile costs less than expanding a panel
 constexpr int64_t kDirectRowsMxfp4 = 8;
+constexpr int64_t kDirectRowsE4m3 = 8;
 constexpr int64_t kDepthBlock = kDepth;
 constexpr int64_t kRowBlock = kRows;
 constexpr int direct_outs(int rows) { return rows <= 3 ? 8 : rows == 4 ? 6 : rows <= 6 ? 4 : 3; }
@@ -50,6 +51,7 @@ constexpr int kDirectTileRows = 3;
 constexpr int kPanelTileOuts = 2;
 constexpr int64_t kDirectRows = 24;
 constexpr int64_t kDirectRowsMxfp4 = 6;
+constexpr int64_t kDirectRowsE4m3 = 3;       // one tile: decoding costs more than reading
 constexpr int64_t kDepthBlock = kDepth / 2;  // processors without AVX-512 have smaller caches
 constexpr int64_t kRowBlock = kRows / 2;
 constexpr int direct_outs(int rows) { return rows == 1 ? 4 : 2; }
@@ -258,7 +260,10 @@ void direct_rows(const Product& p) {
 template <class Format>
 void product(const Product& p, std::byte* scratch) {
   // Blocks of GGUF are expanded for any number of rows: this is the exact mode, `auto` has kernels of its own.
-  const int64_t direct = kInBlocks<Format> ? 0 : std::is_same_v<Format, Mxfp4Format> ? kDirectRowsMxfp4 : kDirectRows;
+  const int64_t direct = kInBlocks<Format>                     ? 0
+                         : std::is_same_v<Format, Mxfp4Format> ? kDirectRowsMxfp4
+                         : std::is_same_v<Format, E4m3Format>  ? kDirectRowsE4m3
+                                                               : kDirectRows;
   if (p.rows > direct) return panels<Format>(p, scratch);
   if constexpr (kInBlocks<Format>) {
   } else if constexpr (!std::is_same_v<Format, Mxfp4Format>) {
