@@ -370,9 +370,9 @@ const std::vector<BadCase>& bad_cases() {
       {"ExpertsInAnotherQuantization",
        kGptOss,
        [](ModelFiles& f) {
-         f.config["quantization_config"] = {{"quant_method", "fp8"}};
+         f.config["quantization_config"] = {{"quant_method", "awq"}};
        },
-       {"quantization_config.quant_method", "mxfp4", "fp8"}},
+       {"quantization_config.quant_method", "mxfp4", "awq"}},
       {"NoLimit", kGptOss, set("swiglu_limit", 0), {"swiglu_limit", "0"}},
       {"TransposedExperts",
        kGptOss,

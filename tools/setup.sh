@@ -14,7 +14,7 @@ os_release=/etc/os-release  # tools/setup_test.sh sources this file and points i
 
 common_packages=(
   g++ make cmake ninja-build ccache mold
-  libcli11-dev libgtest-dev libpcre2-dev libutf8proc-dev
+  libcli11-dev libxxhash-dev libgtest-dev libpcre2-dev libutf8proc-dev
   python3 python3-venv
 )
 fuzz_packages=(clang-19 llvm-19)
