@@ -41,11 +41,11 @@ using LayerParts = std::function<void(int64_t index, const std::string& prefix, 
 ModelSpec load_decoder(TensorBinder& tensors, const DecoderConfig& config, const LayerParts& parts);
 ModelSpec load_dense_decoder(TensorBinder& tensors, const DecoderConfig& config);
 
-// A checkpoint in GGUF of one of these families. The rows of q and k are as the family's converter leaves them:
-// kHalfSplit as published, kInterleavedToHalf where each head's two halves were interleaved (llama).
 // Of GGUF metadata; rope.dimension_count of a head are rotated.
 RopeSpec load_gguf_rope(const GgufConfig& config, TensorBinder& tensors, int64_t head_dim);
 std::span<const GgufName> decoder_gguf_names();
+// A checkpoint in GGUF of one of these families. The rows of q and k are as the family's converter leaves them:
+// kHalfSplit as published, kInterleavedToHalf where each head's two halves were interleaved (llama).
 ModelSpec load_gguf_decoder(const GgufFile& file, RopePairing pairing, bool qk_norm);
 
 // The windows that Qwen's config.json describes: with use_sliding_window, of the layers that layer_types names, or of

@@ -193,7 +193,7 @@ FeedForward load_ffn(TensorBinder& tensors, const KimiConfig& c, int64_t index, 
   m.top_k = c.top_k;
   m.groups = c.groups;
   m.topk_group = c.topk_group;
-  m.renormalize = c.renormalize;
+  m.renormalize = c.renormalize && c.top_k > 1;  // a single expert keeps its score
   m.scaling_factor = c.scaling_factor;
   m.router = tensors.linear(sparse + "gate", c.experts, c.hidden);
   m.router_bias = tensors.floats(sparse + "gate.e_score_correction_bias", {c.experts});

@@ -12,9 +12,8 @@
 //   groups stay, ties to the lowest group. Chosen: the top_k largest c among them, ties to the lowest id; a NaN counts
 //   below everything
 // The weights; sums are over the chosen experts, in ascending id, from +0:
-//   kSigmoid          w = s / (sum of s + 1e-20) * scaling_factor where renormalize and top_k > 1, else s *
-//                     scaling_factor
-//   kSoftmax          the same, also for top_k = 1 (a lone expert then weighs scaling_factor)
+//   kSigmoid, kSoftmax  w = s / (sum of s + 1e-20) * scaling_factor where renormalize, else s * scaling_factor (DeepSeek
+//                     divides a lone expert's score by itself; Kimi does not: its families leave renormalize out then)
 //   kSoftmaxOfChosen  m = the largest s of the chosen, as above;  x = e^(s - m);  w = x / (sum of x) * scaling_factor;
 //                     renormalize must be true: the weights have sum 1 as they are
 // Finally w = w * expert_scale[id], where there are such factors (Gemma 4).

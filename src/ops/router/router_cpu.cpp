@@ -163,7 +163,7 @@ void weigh(const RouterArgs& args, float* weights) {
   float sum = 0;
   for (int64_t k = 0; k < args.top_k; ++k) sum = sum + weights[k];
   if (!of_chosen) sum = sum + 1e-20f;
-  const bool divide = args.renormalize && (args.top_k > 1 || args.score != RouterScore::kSigmoid);
+  const bool divide = args.renormalize;
   for (int64_t k = 0; k < args.top_k; ++k) weights[k] = (divide ? weights[k] / sum : weights[k]) * args.scaling_factor;
 }
 

@@ -171,6 +171,15 @@ TEST(RouterReference, CountsNanBelowEverything) {
   EXPECT_EQ(chosen({.experts = 4, .top_k = 3}, {kNan, kNan, kNan, -50.f}), (std::vector<int32_t>{0, 1, 3}));
 }
 
+TEST(RouterReference, ALoneExpertIsDividedByItselfWhereAskedFor) {
+  for (const RouterScore score : {RouterScore::kSigmoid, RouterScore::kSoftmax}) {
+    RouterArgs args{.score = score, .experts = 3, .top_k = 1, .scaling_factor = 2.5f};
+    EXPECT_EQ(route(KernelSet::kReference, args, {0, 0, 0}, {0, 1, -1}).weights, std::vector<float>{2.5f});
+    args.renormalize = false;
+    EXPECT_LT(route(KernelSet::kReference, args, {0, 0, 0}, {0, 1, -1}).weights[0], 2.f);
+  }
+}
+
 TEST(RouterReference, RanksGroupsByTheSumOfTheirTwoBest) {
   // Group 0 has the best expert, group 1 the best pair.
   const RouterArgs args{.experts = 6, .top_k = 2, .groups = 2, .topk_group = 1};
