@@ -260,6 +260,11 @@ std::unique_ptr<AnswerStream> ModelText::answer(const RenderedPrompt& prompt, st
   if (format_ == ChatFormat::kKimiK3) {
     return std::make_unique<KimiAnswer>(tokenizer_, open_channel(prompt), std::move(call_prefix));
   }
+  return plain_answer();
+}
+
+std::unique_ptr<AnswerStream> ModelText::plain_answer() const {
+  tokenizer();
   return std::make_unique<PlainAnswer>(tokenizer_);
 }
 
