@@ -27,10 +27,13 @@ std::string bytes_of(const Tokenizer& tokenizer, int32_t id) {
   if (decoded == out) return out;
   if (const std::optional<char> byte = byte_of(out)) return std::string(1, *byte);
   if (decoded.find(kSpaceMark) != std::string::npos) return out;
-  for (size_t at = 0; (at = out.find(kSpaceMark, at)) != std::string::npos; ++at) {
-    out.replace(at, kSpaceMark.size(), " ");
+  std::string spaced;
+  for (size_t at = 0; at < out.size();) {
+    const bool mark = std::string_view(out).substr(at).starts_with(kSpaceMark);
+    spaced += mark ? ' ' : out[at];
+    at += mark ? kSpaceMark.size() : 1;
   }
-  return out;
+  return spaced;
 }
 
 // JSON has no infinity.
