@@ -191,6 +191,7 @@ const std::vector<BadCase>& bad_cases() {
   static const char* kK3 = "kimi_k3/k3-tiny";
   static const char* kLinear = "hf/kimi_linear";
   static const char* kLlama = "hf/llama";
+  static const char* kGptOss = "hf/gpt_oss";
   static const char* kQwen2 = "hf/qwen2";
   static const char* kQwen3 = "hf/qwen3";
   const auto windowed = [](ModelFiles& f) {
@@ -309,14 +310,51 @@ const std::vector<BadCase>& bad_cases() {
        set("moe_router_activation_func", "softmax"),
        {"moe_router_activation_func", "softmax"}},
       {"ConvTapsTooMany", kK3, linear("short_conv_kernel_size", 99), {"short_conv_kernel_size", "99"}},
-      {"Windows", kQwen2, windowed, {"use_sliding_window", "true"}},
+      {"WindowWithoutPositions",
+       kQwen2,
+       [windowed](ModelFiles& f) {
+         windowed(f);
+         f.config["sliding_window"] = 0;
+       },
+       {"sliding_window", "0"}},
       {"WindowsByLayer",
        kQwen3,
        [windowed](ModelFiles& f) {
          windowed(f);
-         f.config["layer_types"] = boost::json::array{"full_attention", "sliding_attention"};
+         f.config["layer_types"] = boost::json::array{"full_attention", "chunked_attention"};
        },
-       {"use_sliding_window"}},
+       {"layer_types", "sliding_attention"}},
+      {"TypesOfTooFewLayers",
+       kGptOss,
+       [](ModelFiles& f) { f.config["layer_types"] = boost::json::array{"full_attention"}; },
+       {"layer_types", "4 entries"}},
+      {"MissingSinks",
+       kGptOss,
+       [](ModelFiles& f) { f.tensors.erase("model.layers.1.self_attn.sinks"); },
+       {"model.layers.1.self_attn.sinks"}},
+      {"ExpertsInAnotherQuantization",
+       kGptOss,
+       [](ModelFiles& f) {
+         f.config["quantization_config"] = {{"quant_method", "fp8"}};
+       },
+       {"quantization_config.quant_method", "mxfp4", "fp8"}},
+      {"NoLimit", kGptOss, set("swiglu_limit", 0), {"swiglu_limit", "0"}},
+      {"TransposedExperts",
+       kGptOss,
+       [](ModelFiles& f) {
+         f.tensors["model.layers.0.mlp.experts.gate_up_proj"].shape = {8, 128, 64};
+       },
+       {"model.layers.0.mlp.experts.gate_up_proj", "[8, 64, 128]", "[8, 128, 64]"}},
+      {"NanScaleInBlocks",
+       "hf/gpt_oss/mxfp4",
+       [](ModelFiles& f) { f.tensors["model.layers.2.mlp.experts.down_proj_scales"].data[5] = std::byte{255}; },
+       {"model.layers.2.mlp.experts.down_proj_scales", "255"}},
+      {"BlocksOfAnotherShape",
+       "hf/gpt_oss/mxfp4",
+       [](ModelFiles& f) {
+         f.tensors["model.layers.2.mlp.experts.down_proj_blocks"].shape = {8, 64, 1, 32};
+       },
+       {"model.layers.2.mlp.experts.down_proj_blocks", "[8, 64, 2, 16]"}},
       {"MissingBias",
        kQwen2,
        [](ModelFiles& f) { f.tensors.erase("model.layers.1.self_attn.v_proj.bias"); },

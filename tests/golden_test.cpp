@@ -31,8 +31,16 @@ constexpr GoldenModel kModels[] = {
      "greedy.logits", 6.5e-4},
     {"hf/qwen2", "prompt_a.ids", "prompt_a.logits", "prompt_b.ids", "prompt_b.logits_last8", "greedy.ids",
      "greedy.logits", 1.3e-3},
+    {"hf/gpt_oss", "prompt_a.ids", "prompt_a.logits", "prompt_b.ids", "prompt_b.logits_last8", "greedy.ids",
+     "greedy.logits", 2.5e-3},
     {"hf/qwen3", "prompt_a.ids", "prompt_a.logits", "prompt_b.ids", "prompt_b.logits_last8", "greedy.ids",
      "greedy.logits", 2.2e-4},
+    {"hf/gemma3_text", "prompt_a.ids", "prompt_a.logits", "prompt_b.ids", "prompt_b.logits_last8", "greedy.ids",
+     "greedy.logits", 1.5e-3},
+    {"hf/gemma4_text", "prompt_a.ids", "prompt_a.logits", "prompt_b.ids", "prompt_b.logits_last8", "greedy.ids",
+     "greedy.logits", 1.5e-3},
+    {"hf/gemma4_moe", "prompt_a.ids", "prompt_a.logits", "prompt_b.ids", "prompt_b.logits_last8", "greedy.ids",
+     "greedy.logits", 1.3e-3},
 };
 
 class GoldenTest : public testing::TestWithParam<GoldenModel> {

@@ -7,7 +7,8 @@
 namespace weir::test {
 namespace {
 
-constexpr const char* kFolders[] = {"kimi_k3/k3-tiny", "hf/kimi_linear", "hf/llama"};
+constexpr const char* kFolders[] = {"kimi_k3/k3-tiny", "hf/kimi_linear", "hf/llama",     "hf/gpt_oss",
+                                    "hf/gemma3_text",  "hf/gemma4_text", "hf/gemma4_moe"};
 
 std::vector<int32_t> random_tokens(int64_t count, int64_t vocab, uint32_t seed) {
   std::mt19937 random(seed);

@@ -44,6 +44,19 @@ void Compiler::rms(const std::string& name, const FloatVector& weight, int64_t s
          y);
 }
 
+void Compiler::plain_rms(const std::string& name, int64_t groups, int64_t size, Buffer x, Buffer y) {
+  c_.add(bind_norm(c_.device(), name,
+                   {.kind = NormKind::kRmsPlain,
+                    .groups = groups,
+                    .size = size,
+                    .eps = spec_.eps,
+                    .x = x.data,
+                    .x_stride = x.cols,
+                    .y = y.data,
+                    .y_stride = y.cols}),
+         y);
+}
+
 void Compiler::elementwise(const std::string& name, ElementwiseKind kind, Buffer g, Buffer u, Buffer y) {
   c_.add(bind_elementwise(c_.device(), name,
                           {.kind = kind,
@@ -60,6 +73,20 @@ void Compiler::elementwise(const std::string& name, ElementwiseKind kind, Buffer
 }
 void Compiler::add(const std::string& name, Buffer a, Buffer b, Buffer y) {
   elementwise(name, ElementwiseKind::kAdd, a, b, y);
+}
+
+void Compiler::add_scaled(const std::string& name, Buffer a, Buffer b, float factor, Buffer y) {
+  c_.add(bind_elementwise(c_.device(), name,
+                          {.kind = ElementwiseKind::kAddScaled,
+                           .beta = factor,
+                           .size = y.cols,
+                           .g = a.data,
+                           .g_stride = a.cols,
+                           .u = b.data,
+                           .u_stride = b.cols,
+                           .y = y.data,
+                           .y_stride = y.cols}),
+         y);
 }
 
 void Compiler::rope_angles() {

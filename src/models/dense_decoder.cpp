@@ -1,7 +1,7 @@
 #include "models/dense_decoder.h"
 
-#include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "base/error.h"
 #include "models/rope_config.h"
@@ -127,7 +127,9 @@ ModelSpec load_dense_decoder(TensorBinder& tensors, const DecoderConfig& c) {
     LayerSpec layer;
     layer.input_norm = tensors.floats(p + "input_layernorm.weight", {c.hidden});
     layer.ffn_norm = tensors.floats(p + "post_attention_layernorm.weight", {c.hidden});
-    layer.mixer = load_attention(tensors, c, p + "self_attn.");
+    AttentionMixer attention = load_attention(tensors, c, p + "self_attn.");
+    if (!c.windows.empty()) attention.window = c.windows[static_cast<size_t>(i)];
+    layer.mixer = std::move(attention);
     layer.ffn = DenseFfn{.inter = c.inter,
                          .gate = tensors.linear(p + "mlp.gate_proj", c.inter, c.hidden, c.mlp_bias),
                          .up = tensors.linear(p + "mlp.up_proj", c.inter, c.hidden, c.mlp_bias),
@@ -153,16 +155,27 @@ ModelSpec load_gguf_decoder(const GgufFile& file, RopePairing pairing, bool qk_n
   return spec;
 }
 
-void refuse_sliding_window(const JsonObject& c, const DecoderConfig& numbers) {
-  if (!c.boolean_or("use_sliding_window", false)) return;
-  const int64_t window = c.integer_or("sliding_window", numbers.max_positions, 1, kMaxContext);
-  bool sliding = c.integer_or("max_window_layers", 28, 0, kMaxLayers) < numbers.layers;
-  if (c.has("layer_types")) sliding = std::ranges::count(c.strings("layer_types"), "sliding_attention") > 0;
-  if (sliding && window < numbers.max_positions) {
-    c.fail_field("use_sliding_window", concat("false (windows of attention are not supported), or a sliding_window of "
-                                              "at least max_position_embeddings = ",
-                                              numbers.max_positions));
+std::vector<int64_t> windows_of_types(const JsonObject& c, int64_t layers, int64_t window) {
+  std::vector<int64_t> windows;
+  for (const std::string& type : c.strings("layer_types")) {
+    if (type != "sliding_attention" && type != "full_attention") {
+      c.fail_field("layer_types", "entries 'sliding_attention' or 'full_attention'");
+    }
+    windows.push_back(type == "sliding_attention" ? window : 0);
   }
+  if (static_cast<int64_t>(windows.size()) != layers) c.fail_field("layer_types", concat(layers, " entries"));
+  return windows;
+}
+
+std::vector<int64_t> qwen_windows(const JsonObject& c, int64_t layers) {
+  if (!c.boolean_or("use_sliding_window", false)) return {};
+  if (c.raw().contains("sliding_window") && !c.has("sliding_window")) return {};  // null: none, whatever else is said
+  const int64_t window = c.integer_or("sliding_window", 4096, 1, kMaxContext);
+  if (c.has("layer_types")) return windows_of_types(c, layers, window);
+  const int64_t first = c.integer_or("max_window_layers", 28, 0, kMaxLayers);
+  std::vector<int64_t> windows;
+  for (int64_t i = 0; i < layers; ++i) windows.push_back(i >= first ? window : 0);
+  return windows;
 }
 
 }  // namespace weir

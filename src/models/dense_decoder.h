@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "models/gguf_config.h"
 #include "models/model_spec.h"
@@ -20,7 +21,8 @@ struct DecoderConfig {
   float eps;
   bool tied;
   bool qkv_bias = false, o_bias = false, mlp_bias = false;
-  bool qk_norm = false;  // RMS norm on each head of q and k, before the rotation
+  bool qk_norm = false;          // RMS norm on each head of q and k, before the rotation
+  std::vector<int64_t> windows;  // by layer, 0: none; empty: none at all
   RopeSpec rope;
 };
 
@@ -30,7 +32,10 @@ ModelSpec load_dense_decoder(TensorBinder& tensors, const DecoderConfig& config)
 // kHalfSplit as published, kInterleavedToHalf where each head's two halves were interleaved (llama).
 ModelSpec load_gguf_decoder(const GgufFile& file, RopePairing pairing, bool qk_norm);
 
-// Layers with a sliding window are not supported: Error unless every window spans the whole context.
-void refuse_sliding_window(const JsonObject& config, const DecoderConfig& numbers);
+// The windows that Qwen's config.json describes: with use_sliding_window, of the layers that layer_types names, or of
+// those from max_window_layers on.
+std::vector<int64_t> qwen_windows(const JsonObject& config, int64_t layers);
+// By layer, from layer_types: `window` where it says sliding_attention, 0 for full_attention.
+std::vector<int64_t> windows_of_types(const JsonObject& config, int64_t layers, int64_t window);
 
 }  // namespace weir

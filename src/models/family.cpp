@@ -9,11 +9,17 @@
 
 namespace weir {
 
+ModelSpec load_gemma3(const Checkpoint& checkpoint);
+ModelSpec load_gemma4(const Checkpoint& checkpoint);
+ModelSpec load_gpt_oss(const Checkpoint& checkpoint);
 ModelSpec load_kimi_k3(const Checkpoint& checkpoint);
 ModelSpec load_kimi_linear(const Checkpoint& checkpoint);
 ModelSpec load_llama(const Checkpoint& checkpoint);
 ModelSpec load_qwen2(const Checkpoint& checkpoint);
 ModelSpec load_qwen3(const Checkpoint& checkpoint);
+ModelSpec load_gemma3_gguf(const GgufFile& file);
+ModelSpec load_gemma4_gguf(const GgufFile& file);
+ModelSpec load_gpt_oss_gguf(const GgufFile& file);
 ModelSpec load_kimi_k3_gguf(const GgufFile& file);
 ModelSpec load_kimi_linear_gguf(const GgufFile& file);
 ModelSpec load_llama_gguf(const GgufFile& file);
@@ -22,6 +28,9 @@ ModelSpec load_qwen3_gguf(const GgufFile& file);
 
 std::span<const Family> families() {
   static constexpr Family kFamilies[] = {
+      {"gemma3_text", "gemma3", load_gemma3, load_gemma3_gguf},
+      {"gemma4_text", "gemma4", load_gemma4, load_gemma4_gguf},
+      {"gpt_oss", "gpt-oss", load_gpt_oss, load_gpt_oss_gguf},
       {"kimi_k3", "kimi-k3", load_kimi_k3, load_kimi_k3_gguf, ChatFormat::kKimiK3},
       {"kimi_linear", "kimi-linear", load_kimi_linear, load_kimi_linear_gguf},
       {"llama", "llama", load_llama, load_llama_gguf},

@@ -18,6 +18,7 @@ class GgufConfig {
 
   const GgufFile& file() const { return file_; }
   bool has(std::string_view name) const { return all().has(key(name)); }
+  bool is_array(std::string_view name) const;
   int64_t integer(std::string_view name, int64_t min, int64_t max) const { return all().integer(key(name), min, max); }
   int64_t integer_or(std::string_view name, int64_t fallback, int64_t min, int64_t max) const {
     return all().integer_or(key(name), fallback, min, max);

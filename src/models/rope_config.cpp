@@ -103,6 +103,33 @@ RopeSpec load_yarn(const JsonObject& config, const JsonObject& scaling, double t
   return rope;
 }
 
+// All pairs of the head exist, those beyond the proportion do not turn.
+RopeSpec proportional(double theta, int64_t dims, double proportion, double factor) {
+  RopeSpec rope = plain(theta, dims);
+  const auto turning = static_cast<size_t>(proportion * static_cast<double>(dims) / 2);
+  for (size_t i = 0; i < rope.inv_freq.size(); ++i) {
+    rope.inv_freq[i] = i < turning ? rope.inv_freq[i] / static_cast<float>(factor) : 0.f;
+  }
+  return rope;
+}
+
+RopeSpec scaled(const JsonObject& config, const JsonObject& scaling, double theta, int64_t dims) {
+  RopeSpec rope = plain(theta, dims);
+  const std::string_view key = scaling.has("rope_type") ? "rope_type" : "type";
+  const std::string type = scaling.string_or(key, "default");
+  if (type == "llama3") {
+    scale_llama3(scaling, rope.inv_freq);
+  } else if (type == "linear") {
+    const auto factor = static_cast<float>(scaling.number("factor", 1e-6, 1e6));
+    for (float& frequency : rope.inv_freq) frequency /= factor;
+  } else if (type == "yarn") {
+    return load_yarn(config, scaling, theta, dims);
+  } else if (type != "default") {
+    scaling.fail_field(key, "'default', 'linear', 'llama3' or 'yarn'");
+  }
+  return rope;
+}
+
 }  // namespace
 
 RopeSpec load_rope(const JsonObject& config, int64_t dims) {
@@ -111,21 +138,31 @@ RopeSpec load_rope(const JsonObject& config, int64_t dims) {
   const JsonObject& with_theta = parameters && parameters->has("rope_theta") ? *parameters : config;
   const double theta = with_theta.number_or("rope_theta", 10000, 1 + 1e-6, 1e12);
 
-  RopeSpec rope = plain(theta, dims);
-  if (!scaling) return rope;
-  const std::string_view key = scaling->has("rope_type") ? "rope_type" : "type";
-  const std::string type = scaling->string_or(key, "default");
-  if (type == "llama3") {
-    scale_llama3(*scaling, rope.inv_freq);
-  } else if (type == "linear") {
-    const auto factor = static_cast<float>(scaling->number("factor", 1e-6, 1e6));
-    for (float& frequency : rope.inv_freq) frequency /= factor;
-  } else if (type == "yarn") {
-    return load_yarn(config, *scaling, theta, dims);
-  } else if (type != "default") {
-    scaling->fail_field(key, "'default', 'linear', 'llama3' or 'yarn'");
+  return scaling ? scaled(config, *scaling, theta, dims) : plain(theta, dims);
+}
+
+RopeSpec load_rope(double theta, int64_t dims) { return plain(theta, dims); }
+
+RopeSpec load_rope(const JsonObject& config, const LayerRope& which, int64_t dims) {
+  constexpr double kMaxTheta = 1e12;
+  const std::optional<JsonObject> all = config.object_if("rope_parameters");
+  if (all && (all->has("rope_type") || all->has("rope_theta"))) {
+    config.fail_field("rope_parameters", "an object for each type of layer, 'full_attention' and 'sliding_attention'");
   }
-  return rope;
+  double theta = which.theta;
+  if (!which.theta_key.empty()) theta = config.number_or(which.theta_key, theta, 1 + 1e-6, kMaxTheta);
+  std::optional<JsonObject> own = all ? all->object_if(which.type) : std::nullopt;
+  if (own) theta = own->number_or("rope_theta", theta, 1 + 1e-6, kMaxTheta);
+  if (!own && which.scaled) own = config.object_if("rope_scaling");
+  if (!own) return which.proportion > 0 && !all ? proportional(theta, dims, which.proportion, 1) : plain(theta, dims);
+  if (own->string_or("rope_type", "default") == "proportional") {
+    return proportional(theta, dims, own->number_or("partial_rotary_factor", 1, 0, 1),
+                        own->number_or("factor", 1, 1e-6, 1e6));
+  }
+  if (own->number_or("partial_rotary_factor", 1, 0, 1) != 1) {
+    own->fail_field("partial_rotary_factor", "1, but for rope_type 'proportional'");
+  }
+  return scaled(config, *own, theta, dims);
 }
 
 RopeSpec load_rope(const GgufConfig& config, int64_t dims, const FloatVector& factors) {

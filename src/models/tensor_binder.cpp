@@ -10,6 +10,8 @@
 namespace weir {
 namespace {
 
+constexpr int64_t kMxfp4Group = 32;  // elements with one scale
+
 [[noreturn]] void fail_tensor(const SourceTensor& tensor, std::string_view expected, std::string_view found) {
   fail(*tensor.file, ": tensor ", printable(tensor.name, 200), ": expected ", expected, ", found ", found);
 }
@@ -42,6 +44,22 @@ FloatVector widened(const SourceTensor& tensor, int64_t count) {
                 concat(std::isnan(*bad) ? "NaN" : "infinity", " at element ", bad - values.begin()));
   }
   return values;
+}
+
+// [in, out] to [out, in], in blocks whose rows and columns both stay in L1.
+template <class Element>
+void transpose(const std::byte* from, int64_t in, int64_t out, std::byte* to) {
+  constexpr int64_t kBlock = 64;
+  for (int64_t i0 = 0; i0 < in; i0 += kBlock) {
+    for (int64_t o0 = 0; o0 < out; o0 += kBlock) {
+      for (int64_t o = o0; o < std::min(o0 + kBlock, out); ++o) {
+        for (int64_t i = i0; i < std::min(i0 + kBlock, in); ++i) {
+          std::memcpy(to + (o * in + i) * static_cast<int64_t>(sizeof(Element)),
+                      from + (i * out + o) * static_cast<int64_t>(sizeof(Element)), sizeof(Element));
+        }
+      }
+    }
+  }
 }
 
 WeightView view(const SourceTensor& tensor, int64_t out, int64_t in) {
@@ -98,14 +116,28 @@ void TensorBinder::check_shape(const SourceTensor& tensor, std::span<const int64
 }
 
 WeightView TensorBinder::packed(const std::string& name, int64_t out, int64_t in) {
-  constexpr int64_t kGroup = 32;
   const SourceTensor codes = take(name + "_packed");
   const SourceTensor scales = take(name + "_scale");
+  if (in % kMxfp4Group != 0)
+    fail_tensor(codes, concat("a row of a multiple of ", kMxfp4Group, " elements"), concat(in));
+  check_shape(codes, std::initializer_list<int64_t>{out, in / 2});
+  check_shape(scales, std::initializer_list<int64_t>{out, in / kMxfp4Group});
+  return mxfp4(codes, scales, out, in);
+}
+
+WeightView TensorBinder::block_stack(const std::string& name, int64_t count, int64_t out, int64_t in) {
+  const SourceTensor codes = take(name + "_blocks");
+  const SourceTensor scales = take(name + "_scales");
+  if (in % kMxfp4Group != 0) fail_tensor(codes, concat("rows of a multiple of ", kMxfp4Group, " elements"), concat(in));
+  check_shape(codes, std::initializer_list<int64_t>{count, out, in / kMxfp4Group, kMxfp4Group / 2});
+  check_shape(scales, std::initializer_list<int64_t>{count, out, in / kMxfp4Group});
+  return mxfp4(codes, scales, count * out, in);
+}
+
+// Codes and scales, both row by row.
+WeightView TensorBinder::mxfp4(const SourceTensor& codes, const SourceTensor& scales, int64_t out, int64_t in) const {
   check_type(codes, "U8");
   check_type(scales, "U8");
-  if (in % kGroup != 0) fail_tensor(codes, concat("a row of a multiple of ", kGroup, " elements"), concat(in));
-  check_shape(codes, std::initializer_list<int64_t>{out, in / 2});
-  check_shape(scales, std::initializer_list<int64_t>{out, in / kGroup});
   const void* nan = std::memchr(scales.data, 255, static_cast<size_t>(scales.bytes));
   if (nan != nullptr) {
     fail_tensor(scales, "E8M0 scales below 255",
@@ -117,7 +149,7 @@ WeightView TensorBinder::packed(const std::string& name, int64_t out, int64_t in
           .data = codes.data,
           .row_bytes = in / 2,
           .scales = scales.data,
-          .scale_row_bytes = in / kGroup};
+          .scale_row_bytes = in / kMxfp4Group};
 }
 
 WeightView TensorBinder::matrix(const std::string& name, int64_t out, int64_t in) {
@@ -136,10 +168,31 @@ WeightView TensorBinder::head(const std::string& name, bool tied, const WeightVi
 }
 
 WeightView TensorBinder::stack(const std::string& name, int64_t count, int64_t out, int64_t in) {
+  if (maker_ != nullptr) return maker_->matrix(name, count * out, in);
   const SourceTensor tensor = take(name);
   checked_format(tensor);
   check_shape(tensor, std::initializer_list<int64_t>{count, out, in});
   return view(tensor, count * out, in);
+}
+
+WeightView TensorBinder::transposed_stack(const std::string& name, int64_t count, int64_t out, int64_t in,
+                                          std::vector<Mapping>& owned) {
+  const SourceTensor tensor = take(name);
+  const WeightFormat format = checked_format(tensor);
+  if (weight_block(format).elements != 1) fail_tensor(tensor, "dtype F32, F16 or BF16", tensor.type);
+  check_shape(tensor, std::initializer_list<int64_t>{count, in, out});
+  const Mapping& memory = owned.emplace_back(tensor.bytes);
+  for (int64_t i = 0; i < count; ++i) {
+    const std::byte* from = tensor.data + i * (tensor.bytes / count);
+    std::byte* to = memory.data() + i * (tensor.bytes / count);
+    if (weight_block(format).bytes == 2) {
+      transpose<uint16_t>(from, in, out, to);
+    } else {
+      transpose<uint32_t>(from, in, out, to);
+    }
+  }
+  return {
+      .format = format, .out = count * out, .in = in, .data = memory.data(), .row_bytes = weight_row_bytes(format, in)};
 }
 
 std::vector<WeightView> TensorBinder::experts(const std::string& prefix, const std::string& name, int64_t experts,

@@ -37,6 +37,11 @@ class TensorBinder {
   // each expert's number for the star.
   std::vector<WeightView> experts(const std::string& prefix, const std::string& name, int64_t experts, int64_t out,
                                   int64_t in);
+  // Many matrices as one [count * out, in]: `name` + "_blocks" [count, out, in / 32, 16] and "_scales" (MXFP4 as
+  // gpt-oss is published), in place; or `name` [count, in, out], y = x W, whose transposed copy is put into `owned`.
+  WeightView block_stack(const std::string& name, int64_t count, int64_t out, int64_t in);
+  WeightView transposed_stack(const std::string& name, int64_t count, int64_t out, int64_t in,
+                              std::vector<Mapping>& owned);
   // A small tensor of exactly this shape, widened to FP32.
   FloatVector floats(const std::string& name, std::initializer_list<int64_t> shape);
   // The weight of a norm that multiplies by 1 + w in published checkpoints: that sum, in FP32. GGUF's converters have
@@ -54,6 +59,7 @@ class TensorBinder {
   std::string full_name(std::string_view name) const;
   SourceTensor take(const std::string& name);
   WeightView packed(const std::string& name, int64_t out, int64_t in);
+  WeightView mxfp4(const SourceTensor& codes, const SourceTensor& scales, int64_t out, int64_t in) const;
   void check_shape(const SourceTensor& tensor, std::span<const int64_t> expected) const;
 
   std::unique_ptr<const TensorSource> source_;

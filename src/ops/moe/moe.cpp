@@ -36,6 +36,13 @@ WeightView rows_of(WeightView weight, int64_t begin, int64_t count) {
   return weight;
 }
 
+// Of the matrix's own rows: another's may lie between them.
+int64_t bytes_of(const WeightView& weight) {
+  int64_t bytes = weight.bytes() - weight.out * (weight.row_bytes - weight_row_bytes(weight.format, weight.in));
+  if (weight.format == WeightFormat::kMxfp4) bytes -= weight.out * (weight.scale_row_bytes - weight.in / 32);
+  return bytes;
+}
+
 // Copying and adding rows: about 4 us of work, against 1 to 2 us for waking a thread.
 constexpr int64_t kCopiesPerItem = 32768;
 constexpr int64_t kCodesPerItem = 16384;
@@ -158,7 +165,7 @@ class MoeOp final : public BoundOp {
 
   int64_t expert_bytes(int32_t expert) const {
     const ExpertWeights& w = args_.experts[static_cast<size_t>(expert)];
-    return w.gate.bytes() + w.up.bytes() + w.down.bytes();
+    return bytes_of(w.gate) + bytes_of(w.up) + bytes_of(w.down);
   }
 
   // Every expert's rows, one after the other. Experts whose rows are consecutive (all of them, when there is one row)
@@ -226,6 +233,13 @@ class MoeOp final : public BoundOp {
     coded_linear_(part, 0, count, codes, rows, y, y_stride, scratch);
   }
 
+  // Adds `count` elements from `first` to each row of y; nothing without biases.
+  void add_bias(const float* bias, int64_t first, int64_t count, int64_t rows, float* y, int64_t y_stride) const {
+    for (int64_t r = 0; bias != nullptr && r < rows; ++r) {
+      act_(ElementwiseKind::kAdd, 1, 0, y + r * y_stride, bias + first, y + r * y_stride, count);
+    }
+  }
+
   // body(active expert, first output, outputs, thread) for every panel of `out` outputs of every expert with rows.
   template <class Body>
   void each_panel(int64_t out, Body body) {
@@ -249,6 +263,9 @@ class MoeOp final : public BoundOp {
       float* hidden = hidden_ + a.first_pair * args_.inter + begin;
       multiply(w.gate, begin, count, a.rows, x, stride, inputs_, first_row, hidden, args_.inter, scratch);
       multiply(w.up, begin, count, a.rows, x, stride, inputs_, first_row, up, count, scratch);
+      const int64_t first_bias = a.expert * args_.inter + begin;
+      add_bias(args_.gate_bias, first_bias, count, a.rows, hidden, args_.inter);
+      add_bias(args_.up_bias, first_bias, count, a.rows, up, count);
       for (int64_t r = 0; r < a.rows; ++r) {
         float* h = hidden + r * args_.inter;
         act_(args_.act.kind, args_.act.beta, args_.act.linear_beta, h, up + r * count, h, count);
@@ -262,6 +279,8 @@ class MoeOp final : public BoundOp {
       const ExpertWeights& w = args_.experts[static_cast<size_t>(a.expert)];
       multiply(w.down, begin, count, a.rows, hidden_ + a.first_pair * args_.inter, args_.inter, hiddens_, a.first_pair,
                z + a.first_pair * args_.out + begin, args_.out, device_.scratch(thread));
+      add_bias(args_.down_bias, a.expert * args_.out + begin, count, a.rows, z + a.first_pair * args_.out + begin,
+               args_.out);
     });
   }
 
@@ -311,11 +330,18 @@ void check(const std::string& name, const MoeArgs& args, KernelSet set) {
   if (args.top_k < 1 || args.top_k > static_cast<int64_t>(args.experts.size())) {
     fail(name, ": top ", args.top_k, " of ", args.experts.size(), " experts");
   }
-  if (args.act.kind != ElementwiseKind::kSwiGlu && args.act.kind != ElementwiseKind::kSitu) {
-    fail(name, ": the activation of an expert must be SwiGLU or SiTU-GLU");
+  if (!is_glu(args.act.kind)) {
+    fail(name, ": the activation of an expert must be a gated one: SwiGLU, SiTU-GLU, GeGLU or clamped SwiGLU");
   }
   if (args.act.kind == ElementwiseKind::kSitu && !(args.act.beta > 0 && args.act.linear_beta >= 0)) {
     fail(name, ": SiTU needs beta > 0 and linear beta >= 0, found ", args.act.beta, " and ", args.act.linear_beta);
+  }
+  if (args.act.kind == ElementwiseKind::kClampedSwiGlu && !(args.act.linear_beta > 0)) {
+    fail(name, ": a clamped SwiGLU needs a limit (linear beta) > 0, found ", args.act.linear_beta);
+  }
+  if ((args.gate_bias == nullptr) != (args.up_bias == nullptr) ||
+      (args.gate_bias == nullptr) != (args.down_bias == nullptr)) {
+    fail(name, ": expected biases of gate, up and down, or none");
   }
   if (args.x == nullptr || args.ids == nullptr || args.weights == nullptr || args.y == nullptr) {
     fail(name, ": MoE without input, routing or output");

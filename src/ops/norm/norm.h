@@ -5,6 +5,7 @@
 // Numeric specification (docs/numerics.md, CPU rules 1 and 4): ss = sum of x_k^2 in sixteen lanes (fused multiply-add,
 // size padded with zeros to a multiple of 16), folded.
 //   RMS norm      r = 1 / sqrt(ss / size + eps);   y_k = (x_k * r) * w_k
+//   plain RMS     y_k = x_k * r                          (r as RMS norm; no weight)
 //   L2 norm       r = 1 / sqrt(ss + eps);          y_k = (x_k * r) * scale        (eps on the sum)
 //   gated RMS     y_k = ((x_k * r) * w_k) * sigmoid(gate_k)                       (r as RMS norm; KDA's output norm)
 // Divisions and square roots are the correctly rounded IEEE operations.
@@ -19,7 +20,7 @@
 
 namespace weir {
 
-enum class NormKind { kRms, kL2, kRmsGated };
+enum class NormKind { kRms, kRmsPlain, kL2, kRmsGated };
 
 struct NormArgs {
   NormKind kind = NormKind::kRms;

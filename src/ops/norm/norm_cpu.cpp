@@ -30,8 +30,12 @@ void write(const NormArgs& args, const Unit& unit, float ss) {
   const V16 scale = set16(args.scale);
   const int64_t whole = args.size & ~int64_t{15};
   for (int64_t k = 0; k < whole; k += 16) {
-    const V16 weight = kKind == NormKind::kL2 ? scale : load16(args.weight + k);
-    const V16 y = (load16(unit.x + k) * r) * weight;
+    V16 y = load16(unit.x + k) * r;
+    if constexpr (kKind == NormKind::kL2) {
+      y = y * scale;
+    } else if constexpr (kKind != NormKind::kRmsPlain) {
+      y = y * load16(args.weight + k);
+    }
     if constexpr (kKind == NormKind::kRmsGated) {
       store16(unit.y + k, y * math::sigmoid(load16(unit.gate + k)));
     } else {
@@ -39,8 +43,12 @@ void write(const NormArgs& args, const Unit& unit, float ss) {
     }
   }
   if (const int64_t rest = args.size - whole; rest != 0) {
-    const V16 weight = kKind == NormKind::kL2 ? scale : load16_first(args.weight + whole, rest);
-    V16 y = (load16_first(unit.x + whole, rest) * r) * weight;
+    V16 y = load16_first(unit.x + whole, rest) * r;
+    if constexpr (kKind == NormKind::kL2) {
+      y = y * scale;
+    } else if constexpr (kKind != NormKind::kRmsPlain) {
+      y = y * load16_first(args.weight + whole, rest);
+    }
     if constexpr (kKind == NormKind::kRmsGated) y = y * math::sigmoid(load16_first(unit.gate + whole, rest));
     store16_first(unit.y + whole, y, rest);
   }
@@ -89,6 +97,8 @@ void norm_units(const NormArgs& args, int64_t begin, int64_t end) {
   switch (args.kind) {
     case NormKind::kRms:
       return run<NormKind::kRms>(args, begin, end);
+    case NormKind::kRmsPlain:
+      return run<NormKind::kRmsPlain>(args, begin, end);
     case NormKind::kL2:
       return run<NormKind::kL2>(args, begin, end);
     case NormKind::kRmsGated:

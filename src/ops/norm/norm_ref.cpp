@@ -21,6 +21,9 @@ void norm_units(const NormArgs& args, int64_t begin, int64_t end) {
         case NormKind::kRms:
           y[k] = (x[k] * r) * args.weight[k];
           break;
+        case NormKind::kRmsPlain:
+          y[k] = x[k] * r;
+          break;
         case NormKind::kL2:
           y[k] = (x[k] * r) * args.scale;
           break;

@@ -52,7 +52,7 @@ struct Problem {
   }
 };
 
-constexpr NormKind kKinds[] = {NormKind::kRms, NormKind::kL2, NormKind::kRmsGated};
+constexpr NormKind kKinds[] = {NormKind::kRms, NormKind::kRmsPlain, NormKind::kL2, NormKind::kRmsGated};
 
 class NormKernels : public KernelTest {};
 INSTANTIATE_TEST_SUITE_P(, NormKernels, kVectorSets, kernel_set_test_name);
@@ -109,6 +109,15 @@ TEST(NormReference, FoldsSixteenLanesInTheWrittenOrder) {
                 .y_stride = 16};
   norm_kernel(KernelSet::kReference)(args, 0);
   EXPECT_EQ(y[1], 1.f / std::sqrt(16777218.f / 16.f));
+}
+
+TEST(NormReference, PlainNormsAreThoseWithAWeightOfOnes) {
+  Problem plain(NormKind::kRmsPlain, 3, 2, 37, Values::kWide, 21);
+  Problem ones(NormKind::kRms, 3, 2, 37, Values::kWide, 21);
+  std::ranges::fill(ones.weight, 1.f);
+  plain.args.weight = nullptr;
+  EXPECT_TRUE(same_floats(ones.rows_alone(KernelSet::kReference), plain.rows_alone(KernelSet::kReference)));
+  EXPECT_TRUE(same_floats(ones.bound(KernelSet::kReference, 1), plain.bound(KernelSet::kReference, 1)));
 }
 
 void expect_near(const std::vector<float>& expected, const std::vector<float>& found) {
