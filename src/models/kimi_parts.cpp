@@ -201,8 +201,7 @@ MlaMixer load_mla(TensorBinder& tensors, const KimiConfig& c, const std::string&
   return m;
 }
 
-std::variant<DenseFfn, MoeFfn> load_ffn(TensorBinder& tensors, const KimiConfig& c, int64_t index,
-                                        const std::string& layer) {
+FeedForward load_ffn(TensorBinder& tensors, const KimiConfig& c, int64_t index, const std::string& layer) {
   const std::string sparse = layer + "block_sparse_moe.";
   if (!c.is_moe[static_cast<size_t>(index)]) {
     const bool misplaced = tensors.has(sparse + "gate_proj.weight") && !tensors.has(layer + "mlp.gate_proj.weight");

@@ -43,8 +43,7 @@ struct KimiConfig {
 KdaMixer load_kda(TensorBinder& tensors, const KimiConfig& config, const std::string& prefix);
 MlaMixer load_mla(TensorBinder& tensors, const KimiConfig& config, const std::string& prefix);
 // `layer`: "model.layers.3."; dense layers under "mlp." (or, as some writers put them, "block_sparse_moe.").
-std::variant<DenseFfn, MoeFfn> load_ffn(TensorBinder& tensors, const KimiConfig& config, int64_t index,
-                                        const std::string& layer);
+FeedForward load_ffn(TensorBinder& tensors, const KimiConfig& config, int64_t index, const std::string& layer);
 
 // Names of both architectures in GGUF files.
 std::span<const GgufName> kimi_gguf_names();

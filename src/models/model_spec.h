@@ -110,6 +110,8 @@ struct ParallelFfn {
   FloatVector dense_norm, moe_input_norm, moe_norm, router_norm;  // [hidden]
 };
 
+using FeedForward = std::variant<DenseFfn, MoeFfn, ParallelFfn>;
+
 // Per-layer embeddings (Gemma 3n, Gemma 4): of every token a vector for each layer.
 //   p = (norm(projection x0) + scale * table[token]) / sqrt(2), x0 the input of the first layer, norm per layer
 struct PerLayerTable {
@@ -132,7 +134,7 @@ struct LayerSpec {
   FloatVector post_mixer_norm, post_ffn_norm;  // on a sublayer's output before it is added; empty: none
   FloatVector mixer_residual, ffn_residual;    // attention residuals: norm weight times projection; empty: plain
   std::variant<AttentionMixer, MlaMixer, KdaMixer> mixer;
-  std::variant<DenseFfn, MoeFfn, ParallelFfn> ffn;
+  FeedForward ffn;
   std::optional<PerLayerInput> per_layer;  // where ModelSpec has the table
   float scalar = 1;                        // times the layer's output, at its end
 };
