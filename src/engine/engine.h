@@ -61,7 +61,10 @@ class Sequence {
   // For who starts sequences from shared blocks: the blocks, and the tokens they stand for.
   SequenceState& blocks() { return state_; }
   void stands_for(std::span<const int32_t> tokens) { tokens_.assign(tokens.begin(), tokens.end()); }
-  void reserve(int64_t tokens) { tokens_.reserve(static_cast<size_t>(tokens)); }
+  void reserve(int64_t tokens) {  // so that steps need not allocate
+    tokens_.reserve(static_cast<size_t>(tokens));
+    state_.reserve(tokens);
+  }
 
   // Rows below `position` are final.
   void accept(int64_t position) { state_.accept(position); }

@@ -77,8 +77,7 @@ Scheduler::Scheduler(Engine& engine, const SchedulerOptions& options, RequestSin
       sink_(sink),
       store_(store),
       trace_(trace),
-      cache_(engine.pools(), options.cache, store),
-      sampler_(engine.model().spec.vocab) {
+      cache_(engine.pools(), options.cache, store) {
   const auto most = static_cast<size_t>(engine.options().max_sequences);
   assert(engine.options().max_logit_rows >= engine.options().max_sequences);
   assert(engine.options().max_batch_rows >= engine.options().max_sequences);
@@ -86,6 +85,10 @@ Scheduler::Scheduler(Engine& engine, const SchedulerOptions& options, RequestSin
   planned_.reserve(most);
   spans_.reserve(most);
   order_.reserve(most);
+  sampled_.resize(most);
+  for (int i = 0; i < engine.device().threads(); ++i) {
+    samplers_.emplace_back(engine.model().spec.vocab, engine.options().kernels);
+  }
 }
 
 Scheduler::~Scheduler() {
@@ -108,6 +111,11 @@ std::string Scheduler::refusal(const Request& request) const {
   if (prompt + request.max_tokens > context) {
     return concat("the prompt's ", prompt, " tokens and ", request.max_tokens,
                   " new ones exceed the model's context of ", context);
+  }
+  try {
+    validate(request.sampling, vocab);
+  } catch (const Error& error) {
+    return error.what();
   }
   for (int group = 0; group < engine_.pools().groups(); ++group) {
     if (group == engine_.pools().journal_group()) continue;
@@ -140,6 +148,7 @@ std::string Scheduler::submit(RequestId id, Request request) {
   live->tokens.reserve(static_cast<size_t>(prompt + request.max_tokens));
   live->history.add_prompt(request.prompt);
   live->request = std::move(request);
+  live->request.sampling.stop_tokens = live->request.stop_tokens;
   live->arrival = arrivals_++;
   live->submitted = Clock::now();
   live->usage.prompt_tokens = prompt;
@@ -421,11 +430,14 @@ bool Scheduler::step(StepObserver* observer) {
   const bool ran = run_step(observer);
   const Clock::time_point ran_at = Clock::now();
   if (!ran) return false;
+  sample_all();
+  const Clock::time_point chosen = Clock::now();
   after_step();
   const Clock::time_point finished = Clock::now();
   const double model = milliseconds(ran_at - planned);
   counters_.model_ms += model;
-  counters_.other_ms += milliseconds(planned - start) + milliseconds(finished - ran_at);
+  counters_.sampling_ms += milliseconds(chosen - ran_at);
+  counters_.other_ms += milliseconds(planned - start) + milliseconds(finished - chosen);
   if (trace_ != nullptr) {
     TraceStep& record = trace_->next();
     const StatePools& pools = engine_.pools();
@@ -447,7 +459,7 @@ bool Scheduler::step(StepObserver* observer) {
   }
   int32_t decode = 0, prompt = 0;
   for (const Planned& p : planned_) (p.decode ? decode : prompt) += p.rows;
-  clock_.measured(model, decode, prompt);
+  clock_.measured(milliseconds(chosen - planned), decode, prompt);
   ++counters_.steps;
   counters_.rows += decode + prompt;
   counters_.decode_rows += decode;
@@ -493,25 +505,38 @@ void Scheduler::remember(Live& live, int64_t before, bool prompt_end) {
   live.sequence->accept(live.sequence->length());
 }
 
+// Every row's token by itself: rows are shared out among the engine's threads.
+void Scheduler::sample_all() {
+  const auto sample_one = [&](int64_t i, int thread) {
+    const Live& live = *planned_[static_cast<size_t>(i)].live;
+    std::optional<SampledToken>& result = sampled_[static_cast<size_t>(i)];
+    const std::span<const float> logits = engine_.logits(i);
+    if (live.left() == 0) {
+      result = samplers_[static_cast<size_t>(thread)].sample(logits, live.request.sampling, live.history,
+                                                             live.sequence->length(), live.generated());
+    } else if (finite(logits)) {
+      result.emplace();
+    } else {
+      result.reset();
+    }
+  };
+  engine_.device().pool().parallel_for(static_cast<int64_t>(planned_.size()), sample_one);
+}
+
 void Scheduler::after_step() {
   for (size_t i = 0; i < planned_.size(); ++i) {
     Live& live = *planned_[i].live;
-    const std::span<const float> logits = engine_.logits(static_cast<int64_t>(i));
     const int64_t length = live.sequence->length();
-    if (!finite(logits)) {
-      end(live, {.reason = FinishReason::kError, .error = concat("position ", length - 1, ": a logit is not finite")});
+    if (!sampled_[i]) {
+      const bool possible = finite(engine_.logits(static_cast<int64_t>(i)));
+      end(live, {.reason = FinishReason::kError,
+                 .error = possible ? concat("position ", length, ": no token is allowed")
+                                   : concat("position ", length - 1, ": a logit is not finite")});
       continue;
     }
     const bool done = live.left() == 0;
     remember(live, length - planned_[i].rows, done && length == live.prompt_size);
-    if (!done) continue;
-    const std::optional<SampledToken> token =
-        sampler_.sample(logits, live.request.sampling, live.history, length, live.generated());
-    if (!token) {
-      end(live, {.reason = FinishReason::kError, .error = concat("position ", length, ": no token is allowed")});
-      continue;
-    }
-    sampled(live, *token);
+    if (done) sampled(live, *sampled_[i]);
   }
 }
 

@@ -50,7 +50,8 @@ class Scheduler {
     int64_t submitted = 0, refused = 0, finished = 0, cancelled = 0, failed = 0;
     int64_t preemptions = 0, waits_for_prefix = 0;
     int64_t most_rows_of_a_step = 0, most_sequences_of_a_step = 0;
-    double model_ms = 0, other_ms = 0;  // in the engine's step; in everything else
+    double model_ms = 0, sampling_ms = 0;  // in the engine's step; in choosing tokens
+    double other_ms = 0;                   // in everything else
   };
 
   // `store` and `trace` may be null. All must outlive the scheduler.
@@ -90,6 +91,7 @@ class Scheduler {
   bool make_room();
   Live* youngest();
   void preempt(Live& live);
+  void sample_all();
   void after_step();
   void remember(Live& live, int64_t before, bool prompt_end);
   void sampled(Live& live, const SampledToken& token);
@@ -103,7 +105,8 @@ class Scheduler {
   BlockStore* store_;
   TraceRecorder* trace_;
   PrefixCache cache_;
-  Sampler sampler_;
+  std::vector<Sampler> samplers_;                     // one per thread
+  std::vector<std::optional<SampledToken>> sampled_;  // by planned span; of chunks within a prompt: whether finite
   StepClock clock_;
   std::vector<std::unique_ptr<Live>> waiting_, running_;  // running: in the order of arrival
   std::map<uint64_t, double> turns_;                      // rows given to each client with live requests

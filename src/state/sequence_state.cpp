@@ -230,6 +230,15 @@ int64_t SequenceState::resume_with_journal(int64_t position) {
   return journal_has_rows ? position : anchor;
 }
 
+void SequenceState::reserve(int64_t tokens) {
+  const auto chunks = static_cast<size_t>(chunk_of(tokens) + 2);
+  for (std::vector<PageRef>& group : pages_) group.reserve(chunks);
+  for (std::vector<PageId>& group : page_ids_) group.reserve(chunks);
+  anchors_.reserve(8);
+  pending_.reserve(8);
+  pending_writes_.reserve(8);
+}
+
 PageRef SequenceState::page(int group, int64_t chunk) const {
   assert((chunk + 1) * kPagePositions <= length_);
   return pages_[static_cast<size_t>(group)][static_cast<size_t>(chunk)];

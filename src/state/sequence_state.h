@@ -84,6 +84,7 @@ class SequenceState {
   SequenceState(StatePools& pools, int64_t anchor_spacing);
 
   int64_t length() const { return length_; }
+  void reserve(int64_t tokens);  // memory for the tables
 
   // Takes the blocks that the rows [length, length + rows) need. False, and nothing changed, when the pools are short.
   bool prepare(int32_t rows);
