@@ -65,9 +65,11 @@ bench: setup $(BUILD)/build.ninja  ## build and run the benches of the ops (some
 	echo "not run, since they want a model: $(BUILD)/step_bench MODEL [threads] [f32|f16], $(BUILD)/tokenizer_bench FOLDER"
 
 format:  ## lay out all sources
+	$(Q)tools/setup.sh format
 	$(Q)clang-format -i $(SOURCES)
 
 check-format:  ## fail when a source is not laid out
+	$(Q)tools/setup.sh format
 	$(Q)clang-format --dry-run -Werror $(SOURCES)
 
 clean:  ## remove what was built

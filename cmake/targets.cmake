@@ -119,3 +119,13 @@ foreach(file ${cross_benches})
   add_dependencies(benches ${program})
 endforeach()
 add_test(NAME isa_symbols_test COMMAND ${CMAKE_SOURCE_DIR}/cmake/isa_symbols.sh ${CMAKE_BINARY_DIR} ${CMAKE_NM})
+
+# Tests of the tools. Without python3 or numpy CTest says "Skipped" and `ctest -V` why.
+add_test(NAME setup_test COMMAND ${CMAKE_SOURCE_DIR}/tools/setup_test.sh)
+find_program(PYTHON3 python3)
+if(PYTHON3)
+  add_test(NAME make_model_test COMMAND ${PYTHON3} ${CMAKE_SOURCE_DIR}/tools/make_model_test.py -v)
+else()
+  add_test(NAME make_model_test COMMAND ${CMAKE_COMMAND} -E echo "OK (skipped=all): python3 is not installed")
+endif()
+set_tests_properties(make_model_test PROPERTIES SKIP_REGULAR_EXPRESSION "OK \\(skipped=")

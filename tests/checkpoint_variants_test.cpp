@@ -130,6 +130,27 @@ TEST(CheckpointVariants, TiedEmbeddingsServeAsHead) {
   EXPECT_TRUE(same_bits(logits_of(tied.path(), ids), logits_of(twice.path(), ids)));
 }
 
+TEST(CheckpointVariants, AHeadInTheFileCountsThoughTheConfigurationTiesIt) {
+  ModelFiles files = ModelFiles::read(fixture("hf/llama"));
+  files.config["tie_word_embeddings"] = true;
+  TemporaryFolder folder;
+  files.write(folder.path());
+  const std::vector<int32_t> ids = prompt("hf/llama", "prompt_a.ids");
+  EXPECT_TRUE(same_bits(logits_of(folder.path(), ids), logits_of(fixture("hf/llama"), ids)));
+}
+
+TEST(CheckpointVariants, APaddedALogGivesTheBitsOfABareOne) {
+  ModelFiles files = ModelFiles::read(fixture("hf/kimi_linear"));
+  RawTensor& a_log = files.tensors.at("model.layers.0.self_attn.A_log");
+  std::vector<float> padded = values(a_log);
+  padded.resize(padded.size() + 3, 0.f);
+  a_log = encode(padded, "F32", {static_cast<int64_t>(padded.size())});
+  TemporaryFolder folder;
+  files.write(folder.path());
+  const std::vector<int32_t> ids = prompt("hf/kimi_linear", "prompt_a.ids");
+  EXPECT_TRUE(same_bits(logits_of(folder.path(), ids), logits_of(fixture("hf/kimi_linear"), ids)));
+}
+
 TEST(CheckpointVariants, LayerPatternsAreFreeAndCountedFromOne) {
   // Full attention first and two in a row, in both notations.
   ModelFiles files = ModelFiles::read(fixture("hf/kimi_linear"));
@@ -280,6 +301,20 @@ const std::vector<BadCase>& bad_cases() {
        kLlama,
        [](ModelFiles& f) { f.config["rope_parameters"].as_object()["rope_type"] = "moebius"; },
        {"rope_parameters.rope_type", "moebius"}},
+      {"RopeWithoutTheta",
+       kLlama,
+       [](ModelFiles& f) { f.config["rope_parameters"].as_object().erase("rope_theta"); },
+       {"rope_parameters.rope_theta", "nothing"}},
+      {"BiasesOfAttention", kLinear, set("attention_bias", true), {"attention_bias", "true"}},
+      {"ALogOfTooManyHeads",
+       kLinear,
+       [](ModelFiles& f) {
+         RawTensor& a_log = f.tensors.at("model.layers.0.self_attn.A_log");
+         std::vector<float> more = values(a_log);
+         more.push_back(0.5f);
+         a_log = encode(more, "F32", {static_cast<int64_t>(more.size())});
+       },
+       {"layers.0.self_attn.A_log", "zeros", "0.5"}},
       {"UnknownActivation", kLlama, set("hidden_act", "relu9"), {"hidden_act", "relu9"}},
       {"K3UnknownActivation", kK3, set("hidden_act", "relu9"), {"text_config.hidden_act", "relu9"}},
       {"ListShort",

@@ -25,6 +25,10 @@ constexpr GgufModel kModels[] = {
     {"gguf/qwen3-bf16.gguf", "hf/qwen3", Bits::kSame, 2.2e-4},
     {"gguf/gemma4_text-bf16.gguf", "hf/gemma4_text", Bits::kSame, 1.5e-3},
     {"gguf/gemma4_moe-bf16.gguf", "hf/gemma4_moe", Bits::kSame, 1.3e-3},
+    {"gguf/qwen3_moe-bf16.gguf", "hf/qwen3_moe", Bits::kSame, 1.5e-4},
+    {"gguf/qwen3_next-bf16.gguf", "hf/qwen3_next", Bits::kSame, 3.8e-4},
+    {"gguf/qwen3_5-bf16.gguf", "hf/qwen3_5", Bits::kNear, 9.1e-4},
+    {"gguf/qwen3_5_moe-bf16.gguf", "hf/qwen3_5_moe", Bits::kNear, 5e-4},
     {"gguf/kimi_linear-bf16.gguf", "hf/kimi_linear", Bits::kNear, 3.1e-4},
     {"gguf/k3-tiny-mxfp4.gguf", "kimi_k3/k3-tiny", Bits::kNear, 1.5e-4},
 };

@@ -41,6 +41,14 @@ constexpr GoldenModel kModels[] = {
      "greedy.logits", 1.5e-3},
     {"hf/gemma4_moe", "prompt_a.ids", "prompt_a.logits", "prompt_b.ids", "prompt_b.logits_last8", "greedy.ids",
      "greedy.logits", 1.3e-3},
+    {"hf/qwen3_moe", "prompt_a.ids", "prompt_a.logits", "prompt_b.ids", "prompt_b.logits_last8", "greedy.ids",
+     "greedy.logits", 1.5e-4},
+    {"hf/qwen3_next", "prompt_a.ids", "prompt_a.logits", "prompt_b.ids", "prompt_b.logits_last8", "greedy.ids",
+     "greedy.logits", 3.8e-4},
+    {"hf/qwen3_5", "prompt_a.ids", "prompt_a.logits", "prompt_b.ids", "prompt_b.logits_last8", "greedy.ids",
+     "greedy.logits", 9.1e-4},
+    {"hf/qwen3_5_moe", "prompt_a.ids", "prompt_a.logits", "prompt_b.ids", "prompt_b.logits_last8", "greedy.ids",
+     "greedy.logits", 5e-4},
 };
 
 class GoldenTest : public testing::TestWithParam<GoldenModel> {

@@ -25,7 +25,14 @@ void Compiler::mix(const std::string& layer, const AttentionMixer& m, Buffer x, 
   const std::string name = layer + "attention.";
   const Buffer q = c_.buffer("attention.q", m.heads * m.head_dim);
   const Buffer o = c_.buffer("attention.o", m.heads * m.head_dim);
-  linear(name + "q", m.q, x, q);
+  const Buffer gate = m.q_gate ? c_.buffer("attention.gate", o.cols) : Buffer{};
+  if (m.q_gate) {
+    const Buffer both = c_.buffer("attention.q_and_gate", 2 * q.cols);
+    linear(name + "q", m.q, x, both);
+    split(name + "q.split", m.heads, {{m.head_dim, q}, {m.head_dim, gate}}, both);
+  } else {
+    linear(name + "q", m.q, x, q);
+  }
   if (!m.q_norm.empty()) rms(name + "q_norm", m.q_norm, m.head_dim, spec_.eps, q, q, RowSet::kAll, m.heads);
   if (m.rope >= 0) rotate(name + "q_rope", m.rope, m.heads, m.head_dim, q);
   if (m.share < 0) store_kv(name, m, x);
@@ -48,6 +55,7 @@ void Compiler::mix(const std::string& layer, const AttentionMixer& m, Buffer x, 
                          .window = m.window,
                          .sinks = m.sinks.empty() ? nullptr : m.sinks.data()}),
          o);
+  if (m.q_gate) elementwise(name + "gate.apply", ElementwiseKind::kGate, o, gate, o);
   linear(name + "o", m.o, o, out);
 }
 

@@ -65,6 +65,11 @@ void Compiler::moe(const std::string& name, const MoeFfn& f, Buffer router_input
   if (f.shared) {
     const Buffer shared = c_.buffer("moe.shared", spec_.hidden);
     feed(name + "shared.", *f.shared, x, shared);
+    if (f.shared_gate) {
+      const Buffer gate = c_.buffer("moe.shared_gate", 1);
+      linear(name + "shared.gate_row", *f.shared_gate, x, gate);
+      elementwise(name + "shared.gate_row.apply", ElementwiseKind::kGateRow, shared, gate, shared);
+    }
     add(name + "shared.add", out, shared, out);
   }
 }

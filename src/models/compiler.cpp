@@ -3,6 +3,7 @@
 #include "ops/attention/attention.h"
 #include "ops/norm/norm.h"
 #include "ops/rope/rope.h"
+#include "ops/split/split.h"
 
 namespace weir {
 namespace {
@@ -125,6 +126,12 @@ void Compiler::kv_write(const std::string& name, PageField field, int64_t to, Bu
   c_.add(bind_kv_write(c_.device(), name,
                        {.dtype = kv(), .field = field, .to = to, .size = x.cols, .x = x.data, .x_stride = x.cols}),
          x);
+}
+
+void Compiler::split(const std::string& name, int64_t groups, std::vector<Part> parts, Buffer x) {
+  SplitArgs args{.groups = groups, .parts = {}, .x = x.data, .x_stride = x.cols};
+  for (const Part& part : parts) args.parts.push_back({part.size, part.y.data, part.y.cols});
+  c_.add(bind_split(c_.device(), name, std::move(args)), parts.front().y);
 }
 
 void Compiler::l2(const std::string& name, int64_t heads, int64_t dim, float scale, Buffer x) {

@@ -38,6 +38,7 @@ class Compiler {
   void store_kv(const std::string& name, const AttentionMixer& m, Buffer x);
   void mix(const std::string& layer, const MlaMixer& m, Buffer x, Buffer out);
   void mix(const std::string& layer, const KdaMixer& m, Buffer x, Buffer out);
+  void mix(const std::string& layer, const GdnMixer& m, Buffer x, Buffer out);  // compile_gdn.cpp
   // Projection, convolution and SiLU of one of q, k, v.
   Buffer convolved(const std::string& name, std::string_view key, const Linear& projection, const FloatVector& taps,
                    int64_t count, Buffer x);
@@ -61,6 +62,12 @@ class Compiler {
            RowSet rows = RowSet::kAll, int64_t groups = 1);
   // Without weight.
   void plain_rms(const std::string& name, int64_t groups, int64_t size, Buffer x, Buffer y);
+  struct Part {
+    int64_t size = 0;  // elements per group
+    Buffer y;
+  };
+  // Takes rows of `groups` groups of parts apart.
+  void split(const std::string& name, int64_t groups, std::vector<Part> parts, Buffer x);
   // The L2 norm of each head, times `scale`, in place.
   void l2(const std::string& name, int64_t heads, int64_t dim, float scale, Buffer x);
   void elementwise(const std::string& name, ElementwiseKind kind, Buffer g, Buffer u, Buffer y);

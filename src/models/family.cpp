@@ -20,11 +20,19 @@ ModelSpec load_qwen3(const Checkpoint& checkpoint);
 ModelSpec load_gemma3_gguf(const GgufFile& file);
 ModelSpec load_gemma4_gguf(const GgufFile& file);
 ModelSpec load_gpt_oss_gguf(const GgufFile& file);
+ModelSpec load_qwen3_5(const Checkpoint& checkpoint);
+ModelSpec load_qwen3_5_moe(const Checkpoint& checkpoint);
+ModelSpec load_qwen3_moe(const Checkpoint& checkpoint);
+ModelSpec load_qwen3_next(const Checkpoint& checkpoint);
 ModelSpec load_kimi_k3_gguf(const GgufFile& file);
 ModelSpec load_kimi_linear_gguf(const GgufFile& file);
 ModelSpec load_llama_gguf(const GgufFile& file);
 ModelSpec load_qwen2_gguf(const GgufFile& file);
 ModelSpec load_qwen3_gguf(const GgufFile& file);
+ModelSpec load_qwen3_5_gguf(const GgufFile& file);
+ModelSpec load_qwen3_5_moe_gguf(const GgufFile& file);
+ModelSpec load_qwen3_moe_gguf(const GgufFile& file);
+ModelSpec load_qwen3_next_gguf(const GgufFile& file);
 
 std::span<const Family> families() {
   static constexpr Family kFamilies[] = {
@@ -36,6 +44,12 @@ std::span<const Family> families() {
       {"llama", "llama", load_llama, load_llama_gguf},
       {"qwen2", "qwen2", load_qwen2, load_qwen2_gguf},
       {"qwen3", "qwen3", load_qwen3, load_qwen3_gguf},
+      {"qwen3_5", "qwen35", load_qwen3_5, load_qwen3_5_gguf},
+      {"qwen3_5_text", "qwen35", load_qwen3_5, load_qwen3_5_gguf},
+      {"qwen3_5_moe", "qwen35moe", load_qwen3_5_moe, load_qwen3_5_moe_gguf},
+      {"qwen3_5_moe_text", "qwen35moe", load_qwen3_5_moe, load_qwen3_5_moe_gguf},
+      {"qwen3_moe", "qwen3moe", load_qwen3_moe, load_qwen3_moe_gguf},
+      {"qwen3_next", "qwen3next", load_qwen3_next, load_qwen3_next_gguf},
   };
   return kFamilies;
 }
@@ -69,7 +83,12 @@ std::vector<int64_t> stop_tokens(const GgufMetadata& metadata, int64_t vocab) {
 
 std::string known_names(std::string_view Family::*name) {
   std::string known;
-  for (const Family& family : families()) known += concat(known.empty() ? "one of " : ", ", family.*name);
+  std::string_view last;  // a family may have two names in one column and one in the other
+  for (const Family& family : families()) {
+    if (family.*name == last) continue;
+    last = family.*name;
+    known += concat(known.empty() ? "one of " : ", ", family.*name);
+  }
   return known;
 }
 

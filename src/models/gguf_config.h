@@ -33,6 +33,9 @@ class GgufConfig {
   std::string_view string_or(std::string_view name, std::string_view fallback) const {
     return all().string_or(key(name), fallback);
   }
+  std::vector<int64_t> integers(std::string_view name, int64_t min, int64_t max) const {
+    return all().integers(key(name), min, max);
+  }
   std::vector<int64_t> per_layer(std::string_view name, int64_t layers, int64_t min, int64_t max) const {
     return all().per_layer(key(name), layers, min, max);
   }

@@ -97,6 +97,7 @@ KimiConfig::KimiConfig(const JsonObject& text) {
   nope = width(text, "qk_nope_head_dim");
   extra = text.integer("qk_rope_head_dim", 0, kMaxWidth);
   value = width(text, "v_head_dim");
+  if (text.boolean_or("attention_bias", false)) text.fail_field("attention_bias", "false (biases are not supported)");
   mla_gate = text.boolean_or("mla_use_output_gate", false);
   if (!text.boolean_or("mla_use_nope", true)) text.fail_field("mla_use_nope", "true (these models do not rotate)");
 

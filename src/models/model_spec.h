@@ -77,6 +77,26 @@ struct KdaMixer {
   Linear o;
 };
 
+// Gated DeltaNet. Projections that share a matrix in the checkpoint are used as they lie there.
+struct GdnMixer {
+  int64_t heads = 0, key_heads = 0;  // of v, z, o and of q, k; key_heads divides heads
+  int64_t key_dim = 0, value_dim = 0, taps = 0;
+  KeyHeadOrder order = KeyHeadOrder::kGrouped;
+  Linear qkvz;        // rows per key head [q | k | v of its heads | z of its heads]; or, when empty:
+  Linear qkv, z;      // [q | k | v], all heads each, and z [heads * value_dim]
+  Linear ba;          // rows per key head [b of its heads | a of its heads]; or, when empty:
+  Linear b, a;        // [heads, hidden]
+  FloatVector conv;   // [channels(), taps], channels as qkv's rows
+  FloatVector decay;  // e^(A_log) [heads]
+  FloatVector dt_bias;
+  FloatVector o_norm;  // [value_dim]
+  Linear o;
+
+  int64_t keys() const { return key_heads * key_dim; }
+  int64_t values() const { return heads * value_dim; }
+  int64_t channels() const { return 2 * keys() + values(); }
+};
+
 struct DenseFfn {
   int64_t inter = 0;
   Linear gate, up, down;
@@ -88,7 +108,7 @@ struct MoeFfn {
   bool renormalize = true;
   float scaling_factor = 1;
   Linear router;
-  FloatVector router_bias;  // e_score_correction_bias
+  FloatVector router_bias;  // e_score_correction_bias; empty: none
   int64_t inter = 0;        // of a routed expert
   std::vector<ExpertWeights> experts;
   FloatVector gate_bias, up_bias, down_bias;  // [experts, inter], twice, and [experts, out]; empty: none
@@ -133,7 +153,7 @@ struct LayerSpec {
   FloatVector input_norm, ffn_norm;
   FloatVector post_mixer_norm, post_ffn_norm;  // on a sublayer's output before it is added; empty: none
   FloatVector mixer_residual, ffn_residual;    // attention residuals: norm weight times projection; empty: plain
-  std::variant<AttentionMixer, MlaMixer, KdaMixer> mixer;
+  std::variant<AttentionMixer, MlaMixer, KdaMixer, GdnMixer> mixer;
   FeedForward ffn;
   std::optional<PerLayerInput> per_layer;  // where ModelSpec has the table
   float scalar = 1;                        // times the layer's output, at its end

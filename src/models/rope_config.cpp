@@ -135,6 +135,9 @@ RopeSpec scaled(const JsonObject& config, const JsonObject& scaling, double thet
 RopeSpec load_rope(const JsonObject& config, int64_t dims) {
   const std::optional<JsonObject> parameters = config.object_if("rope_parameters");
   const std::optional<JsonObject> scaling = parameters ? parameters : config.object_if("rope_scaling");
+  if (parameters && !parameters->has("rope_theta") && !config.has("rope_theta")) {
+    parameters->fail_field("rope_theta", "a number");
+  }
   const JsonObject& with_theta = parameters && parameters->has("rope_theta") ? *parameters : config;
   const double theta = with_theta.number_or("rope_theta", 10000, 1 + 1e-6, 1e12);
 

@@ -68,10 +68,11 @@ WeightView view(const SourceTensor& tensor, int64_t out, int64_t in) {
 
 }  // namespace
 
-TensorBinder::TensorBinder(const Checkpoint& checkpoint, std::string prefix)
+TensorBinder::TensorBinder(const Checkpoint& checkpoint, std::string prefix, std::string stem)
     : source_(tensor_source(checkpoint)),
       maker_(checkpoint.maker()),
       prefix_(std::move(prefix)),
+      stem_(std::move(stem)),
       taken_(static_cast<size_t>(source_->size())) {}
 
 TensorBinder::TensorBinder(const GgufFile& file, std::span<const GgufName> names)
@@ -84,11 +85,15 @@ bool TensorBinder::has(std::string_view name) const {
 }
 
 std::optional<int64_t> TensorBinder::find(std::string_view name) const {
-  if (!names_) return source_->find(prefix_ + std::string(name));
+  if (!names_) return source_->find(prefixed(name));
   for (const std::string& candidate : gguf_names(*names_, name)) {
     if (const std::optional<int64_t> index = source_->find(candidate)) return index;
   }
   return std::nullopt;
+}
+
+std::string TensorBinder::prefixed(std::string_view name) const {
+  return name.starts_with(stem_) ? concat(prefix_, name.substr(stem_.size())) : std::string(name);
 }
 
 std::string TensorBinder::full_name(std::string_view name) const {
@@ -96,7 +101,7 @@ std::string TensorBinder::full_name(std::string_view name) const {
     const std::vector<std::string> candidates = gguf_names(*names_, name);
     if (!candidates.empty()) return candidates.front();
   }
-  return prefix_ + std::string(name);
+  return prefixed(name);
 }
 
 SourceTensor TensorBinder::take(const std::string& name) {
@@ -162,9 +167,7 @@ WeightView TensorBinder::matrix(const std::string& name, int64_t out, int64_t in
 }
 
 WeightView TensorBinder::head(const std::string& name, bool tied, const WeightView& embedding) {
-  if (!tied) return matrix(name, embedding.out, embedding.in);
-  if (has(name)) take(name);
-  return embedding;
+  return tied && !has(name) ? embedding : matrix(name, embedding.out, embedding.in);
 }
 
 WeightView TensorBinder::stack(const std::string& name, int64_t count, int64_t out, int64_t in) {
@@ -235,7 +238,14 @@ FloatVector TensorBinder::first_floats(const std::string& name, int64_t count) {
   if (maker_ != nullptr) return maker_->floats(name, count);
   const SourceTensor tensor = take(name);
   if (tensor.elements() < count) fail_tensor(tensor, concat("at least ", count, " elements"), shape_text(tensor.shape));
-  return widened(tensor, count);
+  FloatVector values = widened(tensor, tensor.elements());
+  const auto rest = std::find_if(values.begin() + count, values.end(), [](float x) { return x != 0; });
+  if (rest != values.end()) {
+    fail_tensor(tensor, concat(count, " elements, and only zeros after them"),
+                concat(*rest, " at element ", rest - values.begin()));
+  }
+  values.resize(static_cast<size_t>(count));
+  return values;
 }
 
 Linear TensorBinder::linear(const std::string& name, int64_t out, int64_t in, bool bias) {

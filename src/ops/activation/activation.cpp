@@ -45,6 +45,7 @@ int64_t elements_per_item(ElementwiseKind kind) {
       return 8192;
     case ElementwiseKind::kAdd:
     case ElementwiseKind::kAddScaled:
+    case ElementwiseKind::kGateRow:
     case ElementwiseKind::kCopy:
       return 32768;
   }
@@ -67,6 +68,7 @@ double flops_per_element(ElementwiseKind kind) {
     case ElementwiseKind::kAddScaled:
       return 2;
     case ElementwiseKind::kAdd:
+    case ElementwiseKind::kGateRow:
       return 1;
     case ElementwiseKind::kCopy:
       return 0;
@@ -84,7 +86,8 @@ class ElementwiseOp final : public BoundOp {
     const RowTiles tiles(row_count(step, a.rows), a.size, elements_per_item(a.kind));
     device_.pool().parallel_for(tiles.items(), [&](int64_t item, int) {
       tiles.each(item, [&](int64_t row, int64_t begin, int64_t end) {
-        const float* u = is_unary(a.kind) ? nullptr : a.u + row * a.u_stride + begin;
+        const float* u = is_unary(a.kind) ? nullptr : a.u + row * a.u_stride;
+        if (u != nullptr && a.kind != ElementwiseKind::kGateRow) u += begin;
         kernel_(a.kind, a.beta, a.linear_beta, a.g + row * a.g_stride + begin, u, a.y + row * a.y_stride + begin,
                 end - begin);
       });
@@ -108,7 +111,8 @@ std::unique_ptr<BoundOp> bind_elementwise(CpuDevice& device, std::string name, c
   if (args.g == nullptr || args.y == nullptr || (!is_unary(args.kind) && args.u == nullptr)) {
     fail(name, ": elementwise op without input or output");
   }
-  if (args.g_stride < args.size || args.y_stride < args.size || (!is_unary(args.kind) && args.u_stride < args.size)) {
+  const int64_t u_size = is_unary(args.kind) ? 0 : args.kind == ElementwiseKind::kGateRow ? 1 : args.size;
+  if (args.g_stride < args.size || args.y_stride < args.size || args.u_stride < u_size) {
     fail(name, ": elementwise op on rows of ", args.size, " elements, but strides are ", args.g_stride, ", ",
          args.u_stride, " and ", args.y_stride);
   }

@@ -12,6 +12,7 @@
 //   kAddScaled y = (g + u) * beta
 //   kGate      y = g * sigmoid(u)      (MLA's output gate: g the values, u the gate logits)
 //   kSoftCap   y = beta * tanh(g / beta)    (Gemma 2's cap on logits)
+//   kGateRow   y = g * sigmoid(u_0)    (a gate of one number a row: u [rows, 1])
 //   kCopy      y = g
 // The products associate as written; sigmoid and tanh are those of base/math.h. y may be g or u.
 #pragma once
@@ -25,7 +26,18 @@
 
 namespace weir {
 
-enum class ElementwiseKind { kSwiGlu, kSitu, kGeGlu, kClampedSwiGlu, kAdd, kAddScaled, kGate, kSoftCap, kCopy };
+enum class ElementwiseKind {
+  kSwiGlu,
+  kSitu,
+  kGeGlu,
+  kClampedSwiGlu,
+  kAdd,
+  kAddScaled,
+  kGate,
+  kGateRow,
+  kSoftCap,
+  kCopy
+};
 
 inline constexpr float kGeluSlope = 1.5957691216057308f;  // 2 sqrt(2 / pi)
 inline constexpr float kGeluCubic = 0.044715f;

@@ -58,6 +58,11 @@ void elementwise(ElementwiseKind kind, float beta, float linear_beta, const floa
       return each_vector<false>(g, u, y, n, [](V16 a, V16 b) { return a + b; });
     case ElementwiseKind::kGate:
       return each_vector<false>(g, u, y, n, [](V16 a, V16 b) { return a * math::sigmoid(b); });
+    case ElementwiseKind::kGateRow: {
+      if (n == 0) return;
+      const V16 gate = math::sigmoid(set16(*u));
+      return each_vector<true>(g, u, y, n, [gate](V16 a, V16) { return a * gate; });
+    }
     case ElementwiseKind::kCopy:
       return each_vector<true>(g, u, y, n, [](V16 a, V16) { return a; });
   }

@@ -5,6 +5,7 @@ namespace weir::reference {
 
 void elementwise(ElementwiseKind kind, float beta, float linear_beta, const float* g, const float* u, float* y,
                  int64_t n) {
+  const float row_gate = kind == ElementwiseKind::kGateRow && n > 0 ? math::sigmoid(*u) : 0.f;
   for (int64_t i = 0; i < n; ++i) {
     switch (kind) {
       case ElementwiseKind::kSwiGlu:
@@ -38,6 +39,9 @@ void elementwise(ElementwiseKind kind, float beta, float linear_beta, const floa
         break;
       case ElementwiseKind::kGate:
         y[i] = g[i] * math::sigmoid(u[i]);
+        break;
+      case ElementwiseKind::kGateRow:
+        y[i] = g[i] * row_gate;
         break;
       case ElementwiseKind::kCopy:
         y[i] = g[i];

@@ -12,9 +12,9 @@ namespace weir {
 namespace {
 
 constexpr ElementwiseKind kKinds[] = {
-    ElementwiseKind::kSwiGlu,        ElementwiseKind::kSitu,    ElementwiseKind::kGeGlu,
-    ElementwiseKind::kClampedSwiGlu, ElementwiseKind::kAdd,     ElementwiseKind::kAddScaled,
-    ElementwiseKind::kGate,          ElementwiseKind::kSoftCap, ElementwiseKind::kCopy};
+    ElementwiseKind::kSwiGlu,  ElementwiseKind::kSitu,      ElementwiseKind::kGeGlu, ElementwiseKind::kClampedSwiGlu,
+    ElementwiseKind::kAdd,     ElementwiseKind::kAddScaled, ElementwiseKind::kGate,  ElementwiseKind::kGateRow,
+    ElementwiseKind::kSoftCap, ElementwiseKind::kCopy};
 
 std::vector<float> apply(KernelSet set, ElementwiseKind kind, float beta, float linear_beta,
                          const std::vector<float>& g, const std::vector<float>& u) {
@@ -116,7 +116,9 @@ TEST(ElementwiseReference, SwiGluAndGateMatchTheirFormulas) {
   const std::vector<float> g = random.take(200), u = random.take(200);
   const std::vector<float> swiglu = apply(KernelSet::kReference, ElementwiseKind::kSwiGlu, 1, 0, g, u);
   const std::vector<float> gate = apply(KernelSet::kReference, ElementwiseKind::kGate, 1, 0, g, u);
+  const std::vector<float> gate_row = apply(KernelSet::kReference, ElementwiseKind::kGateRow, 1, 0, g, {u[7]});
   for (size_t i = 0; i < g.size(); ++i) {
+    EXPECT_NEAR(gate_row[i], double{g[i]} / (1 + std::exp(-double{u[7]})), 1e-6);
     const double x = g[i], y = u[i];
     EXPECT_NEAR(swiglu[i], x / (1 + std::exp(-x)) * y, 1e-6);
     EXPECT_NEAR(gate[i], x / (1 + std::exp(-y)), 1e-6);

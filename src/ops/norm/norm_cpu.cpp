@@ -18,7 +18,7 @@ Unit unit_at(const NormArgs& args, int64_t index) {
   const int64_t row = index / args.groups;
   const int64_t at = (index - row * args.groups) * args.size;
   return {args.x + row * args.x_stride + at,
-          args.kind == NormKind::kRmsGated ? args.gate + row * args.gate_stride + at : nullptr,
+          norm_has_gate(args.kind) ? args.gate + row * args.gate_stride + at : nullptr,
           args.y + row * args.y_stride + at};
 }
 
@@ -38,6 +38,8 @@ void write(const NormArgs& args, const Unit& unit, float ss) {
     }
     if constexpr (kKind == NormKind::kRmsGated) {
       store16(unit.y + k, y * math::sigmoid(load16(unit.gate + k)));
+    } else if constexpr (kKind == NormKind::kRmsSiluGated) {
+      store16(unit.y + k, y * math::silu(load16(unit.gate + k)));
     } else {
       store16(unit.y + k, y);
     }
@@ -50,6 +52,7 @@ void write(const NormArgs& args, const Unit& unit, float ss) {
       y = y * load16_first(args.weight + whole, rest);
     }
     if constexpr (kKind == NormKind::kRmsGated) y = y * math::sigmoid(load16_first(unit.gate + whole, rest));
+    if constexpr (kKind == NormKind::kRmsSiluGated) y = y * math::silu(load16_first(unit.gate + whole, rest));
     store16_first(unit.y + whole, y, rest);
   }
 }
@@ -103,6 +106,8 @@ void norm_units(const NormArgs& args, int64_t begin, int64_t end) {
       return run<NormKind::kL2>(args, begin, end);
     case NormKind::kRmsGated:
       return run<NormKind::kRmsGated>(args, begin, end);
+    case NormKind::kRmsSiluGated:
+      return run<NormKind::kRmsSiluGated>(args, begin, end);
   }
 }
 

@@ -52,7 +52,8 @@ struct Problem {
   }
 };
 
-constexpr NormKind kKinds[] = {NormKind::kRms, NormKind::kRmsPlain, NormKind::kL2, NormKind::kRmsGated};
+constexpr NormKind kKinds[] = {NormKind::kRms, NormKind::kRmsPlain, NormKind::kL2, NormKind::kRmsGated,
+                               NormKind::kRmsSiluGated};
 
 class NormKernels : public KernelTest {};
 INSTANTIATE_TEST_SUITE_P(, NormKernels, kVectorSets, kernel_set_test_name);
@@ -175,6 +176,31 @@ TEST(NormReference, MatchesThePublishedVectors) {
                   .y_stride = n};
     norm_kernel(KernelSet::kReference)(args, 0);
     expect_near(floats(entry.at("y").at(row)), y);
+  }
+}
+
+// Qwen3NextRMSNormGated of transformers 5.24, in double.
+TEST(NormReference, GatesBySiluAfterTheWeight) {
+  RandomFloats random(9);
+  const int64_t n = 24;
+  const std::vector<float> x = random.take(n), gate = random.take(n), weight = random.take(n);
+  std::vector<float> y(x.size());
+  norm_kernel(KernelSet::kReference)({.kind = NormKind::kRmsSiluGated,
+                                      .size = n,
+                                      .eps = 1e-6f,
+                                      .weight = weight.data(),
+                                      .x = x.data(),
+                                      .x_stride = n,
+                                      .gate = gate.data(),
+                                      .gate_stride = n,
+                                      .y = y.data(),
+                                      .y_stride = n},
+                                     0);
+  double sum = 0;
+  for (const float v : x) sum += double{v} * v;
+  for (size_t i = 0; i < x.size(); ++i) {
+    const double z = gate[i];
+    EXPECT_NEAR(y[i], x[i] / std::sqrt(sum / n + 1e-6) * weight[i] * z / (1 + std::exp(-z)), 1e-6);
   }
 }
 
