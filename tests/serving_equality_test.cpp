@@ -79,6 +79,12 @@ class Workload {
         if (sharing) std::copy(base.begin(), base.begin() + common, r.prompt.begin());
         r.sampling.temperature = (i + i / (kDepth + 1)) % 2 == 0 ? 0.f : 0.9f;
         r.sampling.seed = own;
+        r.sampling.top_logprobs = static_cast<int32_t>(i % 4) - 1;
+        if (i % 3 == 0) {  // what depends on all tokens before
+          r.sampling.top_p = 0.9f;
+          r.sampling.presence_penalty = 0.5f;
+          r.sampling.repetition_penalty = 1.2f;
+        }
         (sharing ? shared : apart).push_back(std::move(r));
       }
     }

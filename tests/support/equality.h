@@ -61,6 +61,8 @@ inline Reference reference(Engine& engine, const Request& request) {
   Sampler sampler(engine.model().spec.vocab);
   TokenHistory history;
   history.add_prompt(request.prompt);
+  SamplingOptions sampling = request.sampling;
+  sampling.stop_tokens = request.stop_tokens;
   std::vector<int32_t> tokens = request.prompt;
   const std::unique_ptr<Sequence> sequence = engine.new_sequence();
   Reference found;
@@ -76,7 +78,7 @@ inline Reference reference(Engine& engine, const Request& request) {
       last = rows - 1;
     }
     const std::optional<SampledToken> token =
-        sampler.sample(engine.logits(static_cast<int64_t>(last)), request.sampling, history,
+        sampler.sample(engine.logits(static_cast<int64_t>(last)), sampling, history,
                        static_cast<int64_t>(tokens.size()), static_cast<int64_t>(found.tokens.size()));
     if (!token) throw Error("the reference met a logit that is not finite");
     if (std::ranges::find(request.stop_tokens, token->id) != request.stop_tokens.end()) return found;
