@@ -78,6 +78,8 @@ weir_folder(weir_text src/text weir_formats weir_pcre2 weir_utf8proc)
 # Ops that call another op's kernel say so here; all others stand alone.
 set(WEIR_OP_DEPS_moe weir_op_linear weir_op_activation)
 set(WEIR_OP_DEPS_mla weir_op_attention weir_op_linear)
+set(WEIR_OP_DEPS_indexer weir_op_attention)
+set(WEIR_OP_DEPS_sparse_attention weir_op_attention)
 file(GLOB op_folders CONFIGURE_DEPENDS LIST_DIRECTORIES true RELATIVE ${CMAKE_SOURCE_DIR}/src/ops ${CMAKE_SOURCE_DIR}/src/ops/*)
 set(op_libraries "")
 foreach(op ${op_folders})

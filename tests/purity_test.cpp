@@ -7,9 +7,9 @@
 namespace weir::test {
 namespace {
 
-constexpr const char* kFolders[] = {"kimi_k3/k3-tiny", "hf/kimi_linear", "hf/llama",
-                                    "hf/gpt_oss",      "hf/gemma3_text", "hf/gemma4_text",
-                                    "hf/gemma4_moe",   "hf/qwen3_next",  "hf/qwen3_5_moe"};
+constexpr const char* kFolders[] = {"kimi_k3/k3-tiny", "hf/kimi_linear", "hf/llama",      "hf/gpt_oss",
+                                    "hf/gemma3_text",  "hf/gemma4_text", "hf/gemma4_moe", "hf/qwen3_next",
+                                    "hf/qwen3_5_moe",  "hf/deepseek_v3", "hf/glm_moe_dsa"};
 
 std::vector<int32_t> random_tokens(int64_t count, int64_t vocab, uint32_t seed) {
   std::mt19937 random(seed);

@@ -107,7 +107,7 @@ void Compiler::rope_angles() {
   }
 }
 
-void Compiler::rotate(const std::string& name, int rope, int64_t heads, int64_t head_dim, Buffer x) {
+void Compiler::rotate(const std::string& name, int rope, int64_t heads, int64_t head_dim, Buffer x, int64_t first) {
   const RopeSpec& spec = spec_.ropes[static_cast<size_t>(rope)];
   const Angles& angles = angles_[static_cast<size_t>(rope)];
   c_.add(bind_rope(c_.device(), name,
@@ -117,7 +117,7 @@ void Compiler::rotate(const std::string& name, int rope, int64_t heads, int64_t 
                     .pairs = static_cast<int64_t>(spec.inv_freq.size()),
                     .cos = angles.cos.data,
                     .sin = angles.sin.data,
-                    .x = x.data,
+                    .x = x.data + first,
                     .x_stride = x.cols}),
          x);
 }

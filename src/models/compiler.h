@@ -12,6 +12,7 @@
 #include "models/circuit.h"
 #include "ops/activation/activation.h"
 #include "ops/linear/linear.h"
+#include "ops/sparse_attention/sparse_attention.h"
 
 namespace weir {
 
@@ -37,6 +38,8 @@ class Compiler {
   // K and V of a layer that has its own: projected, normed, rotated, stored.
   void store_kv(const std::string& name, const AttentionMixer& m, Buffer x);
   void mix(const std::string& layer, const MlaMixer& m, Buffer x, Buffer out);
+  // Chooses the positions that the layer's rows attend to. `low`: what q_a_norm gave.
+  void select(const std::string& name, const Indexer& indexer, Buffer low, Buffer x);
   void mix(const std::string& layer, const KdaMixer& m, Buffer x, Buffer out);
   void mix(const std::string& layer, const GdnMixer& m, Buffer x, Buffer out);  // compile_gdn.cpp
   // Projection, convolution and SiLU of one of q, k, v.
@@ -74,8 +77,8 @@ class Compiler {
   void add(const std::string& name, Buffer a, Buffer b, Buffer y);
   void add_scaled(const std::string& name, Buffer a, Buffer b, float factor, Buffer y);  // y = (a + b) * factor
   void rope_angles();                                                                    // of every rope of the model
-  // Rotates the first dims of each head with angles of ModelSpec::ropes[rope].
-  void rotate(const std::string& name, int rope, int64_t heads, int64_t head_dim, Buffer x);
+  // Rotates dims of each head, from `first` on, with angles of ModelSpec::ropes[rope].
+  void rotate(const std::string& name, int rope, int64_t heads, int64_t head_dim, Buffer x, int64_t first = 0);
   void kv_write(const std::string& name, PageField field, int64_t to, Buffer x);
   StateDtype kv() const { return c_.options().kv_dtype; }
 
@@ -88,10 +91,11 @@ class Compiler {
 
   const ModelSpec& spec_;
   Circuit& c_;
-  int layer_ = 0;                                                                   // whose mixer is being compiled
-  std::map<int, KvFields> kv_fields_;                                               // by layer
-  Buffer per_layer_;                                                                // [rows, layers * size]
-  std::vector<Angles> angles_;                                                      // by rope
+  int layer_ = 0;                      // whose mixer is being compiled
+  std::map<int, KvFields> kv_fields_;  // by layer
+  Buffer per_layer_;                   // [rows, layers * size]
+  std::vector<Angles> angles_;         // by rope
+  std::shared_ptr<SparseAttentionWorkspace> sparse_workspace_ = make_sparse_attention_workspace();
   std::shared_ptr<MoeWorkspace> moe_workspace_ = std::make_shared<MoeWorkspace>();  // layers run one after the other
 };
 

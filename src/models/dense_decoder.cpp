@@ -59,8 +59,7 @@ constexpr GgufName kNames[] = {
 
 Linear rows_of(const Linear& all, int64_t begin, int64_t count) {
   Linear part = all;
-  part.weight.data += begin * all.weight.row_bytes;
-  part.weight.out = count;
+  part.weight = all.weight.rows(begin, count);
   if (!all.bias.empty()) part.bias.assign(all.bias.begin() + begin, all.bias.begin() + begin + count);
   return part;
 }

@@ -6,9 +6,12 @@
 #include <vector>
 
 #include "base/error.h"
+#include "models/quantization_config.h"
 
 namespace weir {
 
+ModelSpec load_deepseek_v3(const Checkpoint& checkpoint);
+ModelSpec load_glm_moe_dsa(const Checkpoint& checkpoint);
 ModelSpec load_gemma3(const Checkpoint& checkpoint);
 ModelSpec load_gemma4(const Checkpoint& checkpoint);
 ModelSpec load_gpt_oss(const Checkpoint& checkpoint);
@@ -17,6 +20,8 @@ ModelSpec load_kimi_linear(const Checkpoint& checkpoint);
 ModelSpec load_llama(const Checkpoint& checkpoint);
 ModelSpec load_qwen2(const Checkpoint& checkpoint);
 ModelSpec load_qwen3(const Checkpoint& checkpoint);
+ModelSpec load_deepseek_v3_gguf(const GgufFile& file);
+ModelSpec load_glm_moe_dsa_gguf(const GgufFile& file);
 ModelSpec load_gemma3_gguf(const GgufFile& file);
 ModelSpec load_gemma4_gguf(const GgufFile& file);
 ModelSpec load_gpt_oss_gguf(const GgufFile& file);
@@ -36,6 +41,8 @@ ModelSpec load_qwen3_next_gguf(const GgufFile& file);
 
 std::span<const Family> families() {
   static constexpr Family kFamilies[] = {
+      {"deepseek_v3", "deepseek2", load_deepseek_v3, load_deepseek_v3_gguf},
+      {"glm_moe_dsa", "glm-dsa", load_glm_moe_dsa, load_glm_moe_dsa_gguf},
       {"gemma3_text", "gemma3", load_gemma3, load_gemma3_gguf},
       {"gemma4_text", "gemma4", load_gemma4, load_gemma4_gguf},
       {"gpt_oss", "gpt-oss", load_gpt_oss, load_gpt_oss_gguf},
@@ -107,6 +114,8 @@ const Family* find_gguf_family(std::string_view architecture) {
 ModelSpec load_model(const Checkpoint& checkpoint) {
   const Family* family = find_family(checkpoint.config().string("model_type"));
   if (family == nullptr) checkpoint.config().fail_field("model_type", known_names(&Family::model_type));
+  check_quantization(checkpoint.config());
+  if (const std::optional<JsonObject> text = checkpoint.config().object_if("text_config")) check_quantization(*text);
   ModelSpec spec = family->load(checkpoint);
   spec.chat_format = family->chat_format;
   spec.stop_tokens = stop_tokens(checkpoint, spec.vocab);

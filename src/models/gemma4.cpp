@@ -67,7 +67,9 @@ void override_layers(const JsonObject& c, GemmaConfig& numbers) {
 }
 
 void load_per_layer_embeddings(const JsonObject& c, GemmaConfig& numbers) {
-  numbers.per_layer = c.integer_or("hidden_size_per_layer_input", 256, 0, kMaxWidth);
+  // null means none, and a missing field the default.
+  const std::string_view key = "hidden_size_per_layer_input";
+  numbers.per_layer = c.integer_or(key, c.raw().contains(key) ? 0 : 256, 0, kMaxWidth);
   numbers.per_layer_vocab = c.integer_or("vocab_size_per_layer_input", 262144, 1, kMaxWidth);
   if (numbers.per_layer > 0 && numbers.per_layer_vocab < numbers.vocab) {
     c.fail_field("vocab_size_per_layer_input", concat("at least vocab_size = ", numbers.vocab));

@@ -64,7 +64,6 @@ GemmaConfig::GemmaConfig(const JsonObject& c) {
   max_positions = c.integer_or("max_position_embeddings", 131072, 1, kMaxContext);
   eps = static_cast<float>(c.number_or("rms_norm_eps", 1e-6, 0, 1));
   heads = c.integer("num_attention_heads", 1, kMaxHeads);
-  window = c.integer("sliding_window", 1, kMaxContext);
   tied = c.boolean_or("tie_word_embeddings", true);
   attention_bias = c.boolean_or("attention_bias", false);
   softcap = static_cast<float>(c.number_or("final_logit_softcapping", 0, 0, 1e6));
@@ -87,6 +86,8 @@ GemmaConfig::GemmaConfig(const JsonObject& c) {
     layers.push_back(layer);
     layers.back().sliding = sliding;
   }
+  const bool windows = std::ranges::any_of(layers, &GemmaLayer::sliding);
+  window = windows ? c.integer("sliding_window", 1, kMaxContext) : 0;
 }
 
 GemmaConfig::GemmaConfig(const GgufConfig& c) {

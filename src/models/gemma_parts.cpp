@@ -44,13 +44,6 @@ constexpr GgufName kNames[] = {
     {"layer_scalar", "layer_output_scale.weight"},
 };
 
-// Rows of a stack of matrices that no format of experts splits: they have no scales beside them.
-WeightView weight_rows(WeightView all, int64_t begin, int64_t count) {
-  all.data += begin * all.row_bytes;
-  all.out = count;
-  return all;
-}
-
 class Loader {
  public:
   Loader(TensorBinder& tensors, const GemmaConfig& config) : tensors_(tensors), c_(config) {}
@@ -167,9 +160,9 @@ class Loader {
     const int64_t stride = split ? m.inter : 2 * m.inter;
     for (int64_t e = 0; e < c_.experts; ++e) {
       ExpertWeights& w = m.experts[static_cast<size_t>(e)];
-      w.gate = weight_rows(gate, e * stride, m.inter);
-      w.up = weight_rows(up, e * stride + (split ? 0 : m.inter), m.inter);
-      w.down = weight_rows(down, e * c_.hidden, c_.hidden);
+      w.gate = gate.rows(e * stride, m.inter);
+      w.up = up.rows(e * stride + (split ? 0 : m.inter), m.inter);
+      w.down = down.rows(e * c_.hidden, c_.hidden);
     }
     return f;
   }

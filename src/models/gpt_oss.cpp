@@ -137,20 +137,13 @@ AttentionMixer load_mixer(TensorBinder& tensors, const GptOssConfig& c, int64_t 
 
 // Matrix `expert` of a stack of `count` matrices [out, in].
 WeightView one_of(const WeightView& stack, int64_t count, int64_t expert) {
-  WeightView one = stack;
-  one.out = stack.out / count;
-  one.data += expert * one.out * stack.row_bytes;
-  if (one.scales != nullptr) one.scales += expert * one.out * stack.scale_row_bytes;
-  return one;
+  return stack.rows(expert * (stack.out / count), stack.out / count);
 }
 
 // Every other row, from the first (gate) or the second (up).
 WeightView every_other(const WeightView& both, int64_t first) {
-  WeightView half = both;
-  half.out = both.out / 2;
-  half.data += first * both.row_bytes;
+  WeightView half = both.rows(first, both.out / 2);
   half.row_bytes *= 2;
-  if (half.scales != nullptr) half.scales += first * both.scale_row_bytes;
   half.scale_row_bytes *= 2;
   return half;
 }

@@ -43,6 +43,20 @@ struct AttentionMixer {
                                // v alone empty: V = v_norm(k x), of K before its own norm
 };
 
+// The indexer of sparse attention (ops/indexer): each row attends to the top_k positions that it chooses. `shared`: to
+// those that the last layer with an indexer of its own has chosen.
+struct Indexer {
+  int64_t heads = 0, dim = 0, top_k = 0;
+  bool shared = false;  // then all below is empty
+  int rope = -1;        // of the first dims of queries and key: index into ModelSpec::ropes
+  float scale = 1, weight_scale = 1;
+  Linear q;                         // [heads * dim, q_lora], from what q_a_norm gives
+  Linear k;                         // [dim, hidden]
+  FloatVector k_norm, k_norm_bias;  // [dim], LayerNorm
+  float k_norm_eps = 1e-6f;
+  Linear weights;  // [heads, hidden]
+};
+
 // Multi-head latent attention (DeepSeek-V2); without rotation where the family has none.
 struct MlaMixer {
   int64_t heads = 0, nope = 0, extra = 0, value = 0, latent = 0;
@@ -57,6 +71,7 @@ struct MlaMixer {
   WeightView kv_b;             // [heads * (nope + value), latent]; or, as in GGUF, in two parts:
   WeightView k_b, v_b;         // [heads * latent, nope] and [heads * value, latent]
   std::optional<Linear> gate;  // sigmoid output gate [heads * value, hidden]
+  std::optional<Indexer> indexer;
   Linear o;
 };
 
@@ -161,8 +176,9 @@ struct LayerSpec {
 
 struct RopeSpec {
   RopePairing pairing = RopePairing::kHalfSplit;
-  FloatVector inv_freq;  // [rotated dims / 2]
-  float attention_factor = 1;
+  FloatVector inv_freq;        // [rotated dims / 2]
+  float attention_factor = 1;  // on cosines and sines
+  double softmax_factor = 1;   // of MLA, on the softmax's scale (YaRN with mscale_all_dim)
 };
 
 // How a conversation becomes a prompt, and an answer a message.

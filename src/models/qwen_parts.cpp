@@ -18,13 +18,6 @@ constexpr int64_t kMaxExperts = 65536;
 constexpr int64_t kMaxDeltaDim = 256;
 constexpr int64_t kMaxTaps = 8;
 
-WeightView rows_of(const WeightView& all, int64_t begin, int64_t count) {
-  WeightView part = all;
-  part.data += begin * all.row_bytes;
-  part.out = count;
-  return part;
-}
-
 // Of every expert: matrices of their own, one tensor for each kind, or gate and up in one tensor.
 std::vector<ExpertWeights> load_experts(TensorBinder& tensors, const std::string& p, int64_t count, int64_t inter,
                                         int64_t hidden) {
@@ -32,8 +25,8 @@ std::vector<ExpertWeights> load_experts(TensorBinder& tensors, const std::string
   if (tensors.has(p + "gate_up_proj")) {
     const WeightView both = tensors.stack(p + "gate_up_proj", count, 2 * inter, hidden);
     for (int64_t e = 0; e < count; ++e) {
-      gate.push_back(rows_of(both, 2 * e * inter, inter));
-      up.push_back(rows_of(both, (2 * e + 1) * inter, inter));
+      gate.push_back(both.rows(2 * e * inter, inter));
+      up.push_back(both.rows((2 * e + 1) * inter, inter));
     }
   } else {
     gate = tensors.experts(p, "gate_proj.weight", count, inter, hidden);
@@ -41,7 +34,7 @@ std::vector<ExpertWeights> load_experts(TensorBinder& tensors, const std::string
   }
   if (tensors.has(p + "down_proj")) {
     const WeightView all = tensors.stack(p + "down_proj", count, hidden, inter);
-    for (int64_t e = 0; e < count; ++e) down.push_back(rows_of(all, e * hidden, hidden));
+    for (int64_t e = 0; e < count; ++e) down.push_back(all.rows(e * hidden, hidden));
   } else {
     down = tensors.experts(p, "down_proj.weight", count, hidden, inter);
   }

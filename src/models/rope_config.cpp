@@ -100,6 +100,7 @@ RopeSpec load_yarn(const JsonObject& config, const JsonObject& scaling, double t
   const double factor = mscale > 0 && all_dim > 0 ? yarn_mscale(yarn.factor, mscale) / yarn_mscale(yarn.factor, all_dim)
                                                   : yarn_mscale(yarn.factor);
   rope.attention_factor = static_cast<float>(scaling.number_or("attention_factor", factor, 1e-6, 1e6));
+  if (all_dim > 0) rope.softmax_factor = std::pow(yarn_mscale(yarn.factor, all_dim), 2);
   return rope;
 }
 
@@ -182,6 +183,12 @@ RopeSpec load_rope(const GgufConfig& config, int64_t dims, const FloatVector& fa
     rope = yarn_rope(theta, dims, yarn);
     rope.attention_factor = static_cast<float>(
         yarn_mscale(yarn.factor) * static_cast<double>(config.number_or("rope.scaling.attn_factor", 1, 1e-6, 1e6)));
+    // 0.1 mscale_all_dim; files do not give mscale, which equals it in published models.
+    const double log_multiplier = config.number_or("rope.scaling.yarn_log_multiplier", 0, 0, 1e3);
+    if (log_multiplier > 0) {
+      rope.softmax_factor = std::pow(yarn_mscale(yarn.factor, 10 * log_multiplier), 2);
+      rope.attention_factor = static_cast<float>(config.number_or("rope.scaling.attn_factor", 1, 1e-6, 1e6));
+    }
   } else if (type == "linear" || (type == "none" && config.has("rope.scale_linear"))) {
     // scale_linear: older files.
     const float factor = type == "linear" ? config.number("rope.scaling.factor", 1e-6, 1e6)

@@ -157,10 +157,35 @@ WeightView TensorBinder::mxfp4(const SourceTensor& codes, const SourceTensor& sc
           .scale_row_bytes = in / kMxfp4Group};
 }
 
+WeightView TensorBinder::scaled(const SourceTensor& codes, const std::string& name, int64_t out, int64_t in) {
+  constexpr int64_t kBlock = 128;      // always, at ragged edges too
+  constexpr float kLargestCode = 448;  // a value beyond FP32 would be an infinity
+  check_shape(codes, std::initializer_list<int64_t>{out, in});
+  const bool blocks = has(name + "_scale_inv");
+  const SourceTensor scales = take(name + (blocks ? "_scale_inv" : "_scale"));
+  const int64_t rows = blocks ? (out + kBlock - 1) / kBlock : out;
+  const int64_t across = blocks ? (in + kBlock - 1) / kBlock : 1;
+  check_shape(scales, std::initializer_list<int64_t>{rows, across});
+  for (const float scale : widened(scales, rows * across)) {
+    if (!std::isfinite(scale * kLargestCode)) fail_tensor(scales, "scales below 2^119", concat(scale));
+  }
+  return {.format = WeightFormat::kE4m3,
+          .out = out,
+          .in = in,
+          .data = codes.data,
+          .row_bytes = in,
+          .scales = scales.data,
+          .scale_row_bytes = scales.bytes / rows,
+          .scale_format = *scales.format,
+          .scale_rows = blocks ? kBlock : 1,
+          .scale_cols = blocks ? kBlock : in};
+}
+
 WeightView TensorBinder::matrix(const std::string& name, int64_t out, int64_t in) {
   if (maker_ != nullptr) return maker_->matrix(name, out, in);
   if (!has(name) && has(name + "_packed")) return packed(name, out, in);
   const SourceTensor tensor = take(name);
+  if (tensor.type == "F8_E4M3") return scaled(tensor, name, out, in);
   checked_format(tensor);
   check_shape(tensor, std::initializer_list<int64_t>{out, in});
   return view(tensor, out, in);
@@ -205,9 +230,7 @@ std::vector<WeightView> TensorBinder::experts(const std::string& prefix, const s
   if (names_ || has(stacked)) {
     const WeightView all = stack(stacked, experts, out, in);
     for (int64_t e = 0; e < experts; ++e) {
-      views.push_back(all);
-      views.back().out = out;
-      views.back().data += e * out * all.row_bytes;
+      views.push_back(all.rows(e * out, out));
     }
     return views;
   }

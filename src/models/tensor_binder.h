@@ -26,8 +26,9 @@ class TensorBinder {
 
   bool has(std::string_view name) const;
 
-  // A matrix [out, in], used in place: `name` in any format of weights, or `name` + "_packed" and "_scale" (MXFP4).
-  // Error names file and tensor: missing, other shape, other dtype, MXFP4 scale 255.
+  // A matrix [out, in], used in place: `name` in any format of weights, E4M3 with `name` + "_scale_inv" (a scale per
+  // block of 128 x 128) or "_scale" (per row), or `name` + "_packed" and "_scale" (MXFP4). Error names file and tensor:
+  // missing, other shape, other dtype, MXFP4 scale 255.
   WeightView matrix(const std::string& name, int64_t out, int64_t in);
   // The output matrix: `name`, or the embedding when tied and the files hold no `name`. One that tied files hold
   // counts, as in transformers 5, whether it equals the embedding or not.
@@ -63,6 +64,7 @@ class TensorBinder {
   SourceTensor take(const std::string& name);
   WeightView packed(const std::string& name, int64_t out, int64_t in);
   WeightView mxfp4(const SourceTensor& codes, const SourceTensor& scales, int64_t out, int64_t in) const;
+  WeightView scaled(const SourceTensor& codes, const std::string& name, int64_t out, int64_t in);
   void check_shape(const SourceTensor& tensor, std::span<const int64_t> expected) const;
 
   std::unique_ptr<const TensorSource> source_;

@@ -28,14 +28,6 @@ SumKernel sum_kernel(KernelSet set) {
   return nullptr;
 }
 
-// Outputs [begin, begin + count) as a matrix of its own.
-WeightView rows_of(WeightView weight, int64_t begin, int64_t count) {
-  weight.data += begin * weight.row_bytes;
-  if (weight.scales != nullptr) weight.scales += begin * weight.scale_row_bytes;
-  weight.out = count;
-  return weight;
-}
-
 // Of the matrix's own rows: another's may lie between them.
 int64_t bytes_of(const WeightView& weight) {
   int64_t bytes = weight.bytes() - weight.out * (weight.row_bytes - weight_row_bytes(weight.format, weight.in));
@@ -221,7 +213,7 @@ class MoeOp final : public BoundOp {
   // them among `coded`.
   void multiply(const WeightView& matrix, int64_t begin, int64_t count, int64_t rows, const float* x, int64_t x_stride,
                 const CodedPairs& coded, int64_t first_row, float* y, int64_t y_stride, std::byte* scratch) const {
-    const WeightView part = rows_of(matrix, begin, count);
+    const WeightView part = matrix.rows(begin, count);
     const RowCoding coding = row_coding(matrix.format, args_.activations);
     if (coding == RowCoding::kNone) return linear_(part, 0, count, x, x_stride, rows, y, y_stride, scratch);
     const CodedPairs::Part& source = coded.part(coding);

@@ -34,9 +34,16 @@ struct Matrix {
       scales[0] = std::byte{0};  // 2^-127
       for (std::byte& b : data) b = static_cast<std::byte>(random.bits());
     }
+    if (format == WeightFormat::kE4m3) {
+      const int64_t across = (in + 127) / 128;
+      view.scale_rows = view.scale_cols = 128;
+      view.scale_row_bytes = across * 4;
+      scales.resize(static_cast<size_t>((out + 127) / 128 * view.scale_row_bytes));
+      for (size_t i = 0; i < scales.size() / 4; ++i) reinterpret_cast<float*>(scales.data())[i] = random.next() * 0.1f;
+    }
     view.data = data.data();
     view.scales = scales.empty() ? nullptr : scales.data();
-    if (weight_block(format).elements == 1 || format == WeightFormat::kMxfp4) {
+    if ((weight_block(format).elements == 1 && format != WeightFormat::kE4m3) || format == WeightFormat::kMxfp4) {
       for (size_t i = 0; i < values.size(); ++i) set(i, random.next());
       return;
     }
@@ -210,11 +217,9 @@ constexpr GluFunction kSitu{ElementwiseKind::kSitu, 4.f, 25.f};
 constexpr GluFunction kGeGlu{ElementwiseKind::kGeGlu};
 constexpr GluFunction kClamped{ElementwiseKind::kClampedSwiGlu, 1.702f, 0.7f};
 const std::vector<std::vector<WeightFormat>> kFormats = {
-    {WeightFormat::kF32},
-    {WeightFormat::kBf16},
-    {WeightFormat::kF16},
-    {WeightFormat::kMxfp4},
-    {WeightFormat::kMxfp4, WeightFormat::kBf16, WeightFormat::kF32, WeightFormat::kF16}};
+    {WeightFormat::kF32},  {WeightFormat::kBf16},
+    {WeightFormat::kF16},  {WeightFormat::kMxfp4},
+    {WeightFormat::kE4m3}, {WeightFormat::kMxfp4, WeightFormat::kBf16, WeightFormat::kF32, WeightFormat::kF16}};
 constexpr Shape kShapes[] = {{4, 32, 64, 32, 2, 0},   {4, 32, 64, 32, 2, 1},   {6, 64, 96, 64, 3, 5},
                              {3, 96, 32, 160, 3, 4},  {16, 64, 64, 64, 4, 40}, {1, 32, 32, 40, 1, 13},
                              {5, 64, 160, 32, 1, 70}, {64, 32, 32, 32, 8, 30}};
