@@ -19,13 +19,13 @@ std::atomic<int64_t> large_allocations = 0;
 }  // namespace weir::test
 
 // Counts what is too large for lists of one sequence to grow by.
-void* operator new(size_t bytes) {
+[[gnu::noinline]] void* operator new(size_t bytes) {
   if (bytes >= size_t{64} << 10) ++weir::test::large_allocations;
   if (void* found = std::malloc(bytes)) return found;
   throw std::bad_alloc();
 }
-void operator delete(void* memory) noexcept { std::free(memory); }
-void operator delete(void* memory, size_t) noexcept { std::free(memory); }
+[[gnu::noinline]] void operator delete(void* memory) noexcept { std::free(memory); }
+[[gnu::noinline]] void operator delete(void* memory, size_t) noexcept { std::free(memory); }
 
 namespace weir::test {
 namespace {

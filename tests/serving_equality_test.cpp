@@ -138,6 +138,7 @@ class EqualityTest : public testing::TestWithParam<Cell> {
   void prepare() {
     serving_.reset();
     store_.reset();
+    ++prepared_;
     ServingOptions options = serving_options();
     const bool stored = cell_.source >= Source::kHost;
     if (stored && identity_ == StoreKey{}) {
@@ -148,7 +149,7 @@ class EqualityTest : public testing::TestWithParam<Cell> {
       BlockStore::Options store{.host_bytes = cell_.source == Source::kHost ? int64_t{1} << 30 : 0,
                                 .identity = identity_};
       if (cell_.source != Source::kHost) {
-        store.directory = folder_.path() / "cache";
+        store.directory = folder_.path() / std::to_string(prepared_);
         store.disk_bytes = int64_t{1} << 30;
       }
       store_ = std::make_unique<BlockStore>(store);
@@ -223,6 +224,7 @@ class EqualityTest : public testing::TestWithParam<Cell> {
   StoreKey identity_;
   std::unique_ptr<BlockStore> store_;
   std::unique_ptr<Watched> serving_;
+  int64_t prepared_ = 0;
   int64_t pieces_ = 0, preemptions_ = 0, restored_from_host_ = 0, restored_from_disk_ = 0;
 };
 

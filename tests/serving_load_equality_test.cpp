@@ -42,14 +42,16 @@ class ServingLoadTest : public testing::TestWithParam<const char*> {
 };
 
 TEST_P(ServingLoadTest, AccountingIsExactAfterThousandsOfRandomLives) {
-  const int64_t count = full_equality() ? 10000 : 600;
+  const int64_t count = full_equality() ? 10000 : 2000;
   make_requests(full_equality() ? 256 : 64, 6, 60, 6);
-  BlockStore store({.host_bytes = int64_t{512} << 10, .identity = {1, 2}});
   ServingOptions options;
   options.tokens = 400;
   options.anchors = 12;
   options.scheduler.chunk_rows = 48;
   options.scheduler.cache.spacing = 32;
+  const std::unique_ptr<Engine> like = reference_engine(*model_, 16);
+  const int64_t block = kPagePositions * like->pools().kept_bytes_per_token() + like->pools().restore_point_bytes();
+  BlockStore store({.host_bytes = 50 * block, .identity = {1, 2}});
   options.store = &store;
   Watched serving(*model_, options);
   std::mt19937 random(test_seed() + 1);
@@ -163,6 +165,7 @@ TEST_P(ServingLoadTest, WithPagesForATenthEveryRequestFinishes) {
   serving.expect_all_references();
   EXPECT_EQ(serving.scheduler.counters().finished, count);
   EXPECT_EQ(serving.scheduler.counters().failed, 0);
+  EXPECT_LT(serving.scheduler.counters().most_sequences_of_a_step, count / 2) << "there was room for all";
   EXPECT_GT(serving.scheduler.cache().counters().evicted_nodes, 0);
   std::printf("%s: %lld steps, %lld preemptions, %lld rows computed for %lld tokens\n", GetParam(),
               static_cast<long long>(serving.scheduler.counters().steps),
