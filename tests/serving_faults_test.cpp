@@ -307,6 +307,41 @@ TEST_P(ServingFaultsTest, AProcessThatIsKilledWhileItWritesLeavesAUsableCache) {
   EXPECT_GT(cached, 0);
 }
 
+// Every page is held by two restore points, or by one and the request: no point gives a page back by itself.
+TEST(ServingWindows, RestorePointsThatShareTheirPagesGiveThemUp) {
+  ModelFiles files = ModelFiles::read(fixture("hf/qwen2"));
+  boost::json::object& config = files.text_config();
+  config["use_sliding_window"] = true;
+  config["sliding_window"] = 32;
+  config["max_window_layers"] = 0;
+  config.erase("layer_types");
+  const TemporaryFolder folder;
+  files.write(folder.path());
+  const std::unique_ptr<Model> model = Model::load(folder.path());
+  ServingOptions options;
+  options.sequences = 1;
+  options.rows = 32;
+  options.tokens = 160;
+  options.scheduler.chunk_rows = 32;
+  options.scheduler.cache.all = true;
+  Watched serving(*model, options);
+  StatePools& pools = serving.engine().pools();
+  ASSERT_EQ(pools.groups(), 1);
+  ASSERT_EQ(pools.window(0), 32);
+  Request r{.prompt = random_tokens(130, model->spec.vocab, test_seed()), .max_tokens = 1};
+  serving.complete(r);
+  EXPECT_GE(serving.scheduler.cache().point_count(), 8);
+  r.max_tokens = 100;
+  const std::unique_ptr<Engine> alone = reference_engine(*model, 256);
+  const Reference expected = reference(*alone, r);
+  const RequestId id = serving.submit(r, expected);
+  serving.run_watched();
+  EXPECT_EQ(serving.answer(id).end.usage.cached_tokens, 128);
+  EXPECT_GT(serving.scheduler.cache().counters().evicted_points, 0);
+  serving.expect_all_references();
+  serving.expect_nothing_held();
+}
+
 INSTANTIATE_TEST_SUITE_P(Models, ServingFaultsTest,
                          testing::Values("hf/llama", "hf/kimi_linear", "kimi_k3/k3-tiny", "hf/gpt_oss"),
                          [](const testing::TestParamInfo<const char*>& param) { return test_name(param.param); });
