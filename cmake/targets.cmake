@@ -107,6 +107,9 @@ foreach(file ${cross_tests})
   get_filename_component(program ${file} NAME_WE)
   weir_test(${program} ${file} weir_cli)
   set_tests_properties(${program} PROPERTIES PROCESSORS 2)  # engines with two threads: nothing beside them
+  if(program MATCHES "equality")
+    set_tests_properties(${program} PROPERTIES TIMEOUT 36000)  # with WEIR_EQUALITY=full
+  endif()
   if(TARGET weir)
     add_dependencies(${program} weir)
   endif()
