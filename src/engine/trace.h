@@ -36,6 +36,11 @@ class TraceRecorder {
   // Oldest first, a JSON object a line.
   std::string dump() const;
   int64_t recorded() const { return recorded_; }
+  const TraceStep& last() const { return ring_[static_cast<size_t>((recorded_ - 1) % capacity_)]; }
+  // Span `i` of a step that is recent enough.
+  const TraceSpan& span(const TraceStep& step, int64_t i) const {
+    return spans_[static_cast<size_t>(step.first_span + i) % spans_.size()];
+  }
 
  private:
   int64_t capacity_;

@@ -121,15 +121,15 @@ class Watched : public Serving {
     const bool more = scheduler.step(observer);
     if (trace.recorded() == before) return more;
     const TraceStep& record = trace.last();
-    for (size_t i = 0; i < record.spans.size(); ++i) {
-      const TraceSpan& span = record.spans[i];
+    for (int64_t i = 0; i < record.spans; ++i) {
+      const TraceSpan& span = trace.span(record, i);
       const auto found = expected_.find(span.request);
       if (found == expected_.end()) continue;
       ++rows_compared;
       const auto row = static_cast<size_t>(span.position + span.rows - 1);
       if (span.position < found->second.second) ++prompt_spans[span.request];
       const std::vector<uint64_t>& rows = found->second.first->rows;
-      if (row >= rows.size() || rows[row] != bits_of(engine().logits(static_cast<int64_t>(i)))) {
+      if (row >= rows.size() || rows[row] != bits_of(engine().logits(i))) {
         differences.push_back({span.request, static_cast<int64_t>(row)});
       }
     }
