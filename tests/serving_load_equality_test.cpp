@@ -66,7 +66,7 @@ TEST_P(ServingLoadTest, AccountingIsExactAfterThousandsOfRandomLives) {
     if (!live.empty() && random() % 16 == 0 && serving.scheduler.cancel(live[random() % live.size()].first)) {
       ++cancelled;
     }
-    if (random() % 24 == 0) serving.scheduler.preempt_youngest();
+    if (random() % 12 == 0) serving.scheduler.preempt_youngest();
     serving.step();
     std::erase_if(live, [&](const auto& entry) {
       const Answer& answer = serving.answer(entry.first);
@@ -91,7 +91,7 @@ TEST_P(ServingLoadTest, AccountingIsExactAfterThousandsOfRandomLives) {
   EXPECT_EQ(counters.finished, count - cancelled);
   EXPECT_EQ(counters.failed, 0);
   EXPECT_GT(cancelled, count / 200);
-  EXPECT_GT(counters.preemptions, count / 50);
+  EXPECT_GT(counters.preemptions, count / 200);
   EXPECT_GT(counters.waits_for_prefix, 0);
   const PrefixCache::Counters& cache = serving.scheduler.cache().counters();
   EXPECT_GT(cache.hits, count / 4);
@@ -119,7 +119,9 @@ TEST_P(ServingLoadTest, AScheduleRepeatsExactly) {
     int64_t steps = 0;
     for (size_t next = 0; next < requests_.size() || !serving.scheduler.idle(); ++steps) {
       if (next < requests_.size() && random() % 3 == 0) ids.push_back(serving.submit(requests_[next++]));
-      if (!ids.empty() && random() % 20 == 0) serving.scheduler.cancel(ids[random() % ids.size()]);
+      if (!ids.empty() && random() % 8 == 0) {  // one of the newest: they still live
+        serving.scheduler.cancel(ids[ids.size() - 1 - random() % std::min<size_t>(ids.size(), 4)]);
+      }
       if (random() % 10 == 0) serving.scheduler.preempt_youngest();
       serving.scheduler.step();
     }
