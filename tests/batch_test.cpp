@@ -211,7 +211,7 @@ std::map<std::string, json::object> mixed_requests(bool chats) {
     } else if (i % 5 == 3) {
       requests[concat("request-", i)] = completion({words, "another"}, tokens, more);
     } else {
-      requests[concat("request-", i)] = completion(words, tokens, more);
+      requests[concat("request-", i)] = completion(words.c_str(), tokens, more);
     }
   }
   return requests;
@@ -253,7 +253,9 @@ TEST_F(BatchTest, LlamaAnswersThroughATemplate) {
 
 TEST_F(BatchTest, AProgramThatIsKilledGoesOnWhereItWas) {
   std::map<std::string, json::object> requests;
-  for (int i = 0; i < 40; ++i) requests[concat("r", i)] = completion(concat("prompt ", i), 12 + i % 7);
+  for (int i = 0; i < 40; ++i) {
+    requests[concat("r", i)] = completion(concat("prompt ", i).c_str(), 60 + i * 5, {{"ignore_eos", true}});
+  }
   const std::map<std::string, json::object> whole = batch(lines_of(requests));
   std::filesystem::remove(out());
   std::mt19937 random(5);
@@ -579,7 +581,7 @@ TEST_F(BatchTest, PromptsThatBeginAlikeAreComputedOnce) {
   std::string lines, shared;
   for (int i = 0; i < 60; ++i) shared += concat("part ", i, " ");
   std::map<std::string, json::object> requests;
-  for (int i = 0; i < 6; ++i) requests[concat("r", i)] = completion(shared + std::to_string(i), 4);
+  for (int i = 0; i < 6; ++i) requests[concat("r", i)] = completion((shared + std::to_string(i)).c_str(), 4);
   const std::string cache = "--cache-dir " + path("cache");
   const auto first = batch(lines_of(requests), cache + " --trace " + path("trace"));
   int hits = 0;
