@@ -151,6 +151,31 @@ void overhead(const Model& model, int threads) {
       (after.model_ms - before.model_ms) / steps, static_cast<double>(after.rows - before.rows) / steps);
 }
 
+// Time between tokens of running requests while long prompts arrive.
+void latency(const Model& model, int threads) {
+  Bench bench(model, threads, 32768, 16, true);
+  for (int r = 0; r < 8; ++r) bench.submit(bench.random_tokens(32, static_cast<uint32_t>(r)), 400);
+  while (bench.scheduler().counters().decode_rows < 8 * 20) bench.scheduler().step();
+  std::vector<double> quiet, busy;
+  uint32_t seed = 100;
+  while (bench.scheduler().counters().decode_rows < 8 * 300) {
+    // A new prompt of 2,000 tokens as soon as the last one is done.
+    const bool prompt = bench.scheduler().counters().decode_rows > 8 * 60;
+    if (prompt && bench.scheduler().running() + bench.scheduler().waiting() <= 8) {
+      bench.submit(bench.random_tokens(2000, ++seed), 1);
+    }
+    const auto start = Clock::now();
+    bench.scheduler().step();
+    (prompt ? busy : quiet).push_back(seconds_since(start) * 1000);
+  }
+  for (std::vector<double>* times : {&quiet, &busy}) {
+    std::ranges::sort(*times);
+    const auto at = [&](double q) { return (*times)[static_cast<size_t>(q * static_cast<double>(times->size() - 1))]; };
+    std::printf("8 decoding%s: %.1f ms between tokens at the median, %.1f at p99, %.1f at most (target 100 ms)\n",
+                times == &quiet ? "" : ", prompts of 2,000 tokens arriving", at(0.5), at(0.99), at(1));
+  }
+}
+
 int main(int argc, char** argv) {
   if (argc < 2 || argc > 3) {
     std::fprintf(stderr, "usage: serving_bench MODEL [threads]\n");
@@ -165,6 +190,7 @@ int main(int argc, char** argv) {
   partial(*model, threads);
   cost_of_cache(*model, threads);
   overhead(*model, threads);
+  latency(*model, threads);
   return 0;
 }
 

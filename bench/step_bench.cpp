@@ -1,13 +1,14 @@
 // End-to-end steps of a model: one row and 64 rows a step, and decoding, beside the machine's roofs of the same run.
 //   step_bench MODEL [threads] [f32|f16]
 #include <algorithm>
+#include <charconv>
 #include <chrono>
 #include <cstdio>
-#include <cstdlib>
 #include <map>
 #include <memory>
 #include <random>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -80,6 +81,10 @@ Measured measure(Engine& engine, int32_t rows, int steps, Profile* profile = nul
 
 void bench(const std::string& folder, int threads, StateDtype kv_dtype) {
   const std::unique_ptr<Model> model = Model::load(folder);
+  constexpr int64_t kLongest = 5 * 512;  // rows of the longest sequence below
+  if (model->spec.max_positions < kLongest) {
+    fail(folder, ": expected a context of at least ", kLongest, " tokens, found ", model->spec.max_positions);
+  }
   EngineOptions options;
   options.threads = threads;
   options.kernels = best_kernel_set();
@@ -126,9 +131,18 @@ int main(int argc, char** argv) {
     return 2;
   }
   try {
-    const bool f32 = argc > 3 && std::string(argv[3]) == "f32";
-    weir::bench(argv[1], argc > 2 ? std::atoi(argv[2]) : weir::default_threads(),
-                f32 ? weir::StateDtype::kF32 : weir::StateDtype::kF16);
+    int threads = weir::default_threads();
+    if (argc > 2) {
+      const std::string_view text = argv[2];
+      const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), threads);
+      if (error != std::errc() || end != text.data() + text.size() || threads < 1 || threads > 1024) {
+        weir::fail("threads: expected a number from 1 to 1024, found ", weir::printable(text));
+      }
+    }
+    const std::string_view dtype = argc > 3 ? argv[3] : "f16";
+    if (dtype != "f32" && dtype != "f16") weir::fail("expected f32 or f16, found ", weir::printable(dtype));
+    if (argc > 4) weir::fail("expected at most three arguments, found ", argc - 1);
+    weir::bench(argv[1], threads, dtype == "f32" ? weir::StateDtype::kF32 : weir::StateDtype::kF16);
   } catch (const std::exception& error) {
     std::fprintf(stderr, "step_bench: %s\n", error.what());
     return 1;

@@ -130,6 +130,27 @@ TEST(CheckpointVariants, TiedEmbeddingsServeAsHead) {
   EXPECT_TRUE(same_bits(logits_of(tied.path(), ids), logits_of(twice.path(), ids)));
 }
 
+TEST(CheckpointVariants, AHeadInTheFileCountsThoughTheConfigurationTiesIt) {
+  ModelFiles files = ModelFiles::read(fixture("hf/llama"));
+  files.config["tie_word_embeddings"] = true;
+  TemporaryFolder folder;
+  files.write(folder.path());
+  const std::vector<int32_t> ids = prompt("hf/llama", "prompt_a.ids");
+  EXPECT_TRUE(same_bits(logits_of(folder.path(), ids), logits_of(fixture("hf/llama"), ids)));
+}
+
+TEST(CheckpointVariants, APaddedALogGivesTheBitsOfABareOne) {
+  ModelFiles files = ModelFiles::read(fixture("hf/kimi_linear"));
+  RawTensor& a_log = files.tensors.at("model.layers.0.self_attn.A_log");
+  std::vector<float> padded = values(a_log);
+  padded.resize(padded.size() + 3, 0.f);
+  a_log = encode(padded, "F32", {static_cast<int64_t>(padded.size())});
+  TemporaryFolder folder;
+  files.write(folder.path());
+  const std::vector<int32_t> ids = prompt("hf/kimi_linear", "prompt_a.ids");
+  EXPECT_TRUE(same_bits(logits_of(folder.path(), ids), logits_of(fixture("hf/kimi_linear"), ids)));
+}
+
 TEST(CheckpointVariants, LayerPatternsAreFreeAndCountedFromOne) {
   // Full attention first and two in a row, in both notations.
   ModelFiles files = ModelFiles::read(fixture("hf/kimi_linear"));
@@ -191,6 +212,7 @@ const std::vector<BadCase>& bad_cases() {
   static const char* kK3 = "kimi_k3/k3-tiny";
   static const char* kLinear = "hf/kimi_linear";
   static const char* kLlama = "hf/llama";
+  static const char* kGptOss = "hf/gpt_oss";
   static const char* kQwen2 = "hf/qwen2";
   static const char* kQwen3 = "hf/qwen3";
   const auto windowed = [](ModelFiles& f) {
@@ -279,6 +301,20 @@ const std::vector<BadCase>& bad_cases() {
        kLlama,
        [](ModelFiles& f) { f.config["rope_parameters"].as_object()["rope_type"] = "moebius"; },
        {"rope_parameters.rope_type", "moebius"}},
+      {"RopeWithoutTheta",
+       kLlama,
+       [](ModelFiles& f) { f.config["rope_parameters"].as_object().erase("rope_theta"); },
+       {"rope_parameters.rope_theta", "nothing"}},
+      {"BiasesOfAttention", kLinear, set("attention_bias", true), {"attention_bias", "true"}},
+      {"ALogOfTooManyHeads",
+       kLinear,
+       [](ModelFiles& f) {
+         RawTensor& a_log = f.tensors.at("model.layers.0.self_attn.A_log");
+         std::vector<float> more = values(a_log);
+         more.push_back(0.5f);
+         a_log = encode(more, "F32", {static_cast<int64_t>(more.size())});
+       },
+       {"layers.0.self_attn.A_log", "zeros", "0.5"}},
       {"UnknownActivation", kLlama, set("hidden_act", "relu9"), {"hidden_act", "relu9"}},
       {"K3UnknownActivation", kK3, set("hidden_act", "relu9"), {"text_config.hidden_act", "relu9"}},
       {"ListShort",
@@ -309,14 +345,51 @@ const std::vector<BadCase>& bad_cases() {
        set("moe_router_activation_func", "softmax"),
        {"moe_router_activation_func", "softmax"}},
       {"ConvTapsTooMany", kK3, linear("short_conv_kernel_size", 99), {"short_conv_kernel_size", "99"}},
-      {"Windows", kQwen2, windowed, {"use_sliding_window", "true"}},
+      {"WindowWithoutPositions",
+       kQwen2,
+       [windowed](ModelFiles& f) {
+         windowed(f);
+         f.config["sliding_window"] = 0;
+       },
+       {"sliding_window", "0"}},
       {"WindowsByLayer",
        kQwen3,
        [windowed](ModelFiles& f) {
          windowed(f);
-         f.config["layer_types"] = boost::json::array{"full_attention", "sliding_attention"};
+         f.config["layer_types"] = boost::json::array{"full_attention", "chunked_attention"};
        },
-       {"use_sliding_window"}},
+       {"layer_types", "sliding_attention"}},
+      {"TypesOfTooFewLayers",
+       kGptOss,
+       [](ModelFiles& f) { f.config["layer_types"] = boost::json::array{"full_attention"}; },
+       {"layer_types", "4 entries"}},
+      {"MissingSinks",
+       kGptOss,
+       [](ModelFiles& f) { f.tensors.erase("model.layers.1.self_attn.sinks"); },
+       {"model.layers.1.self_attn.sinks"}},
+      {"ExpertsInAnotherQuantization",
+       kGptOss,
+       [](ModelFiles& f) {
+         f.config["quantization_config"] = {{"quant_method", "awq"}};
+       },
+       {"quantization_config.quant_method", "mxfp4", "awq"}},
+      {"NoLimit", kGptOss, set("swiglu_limit", 0), {"swiglu_limit", "0"}},
+      {"TransposedExperts",
+       kGptOss,
+       [](ModelFiles& f) {
+         f.tensors["model.layers.0.mlp.experts.gate_up_proj"].shape = {8, 128, 64};
+       },
+       {"model.layers.0.mlp.experts.gate_up_proj", "[8, 64, 128]", "[8, 128, 64]"}},
+      {"NanScaleInBlocks",
+       "hf/gpt_oss/mxfp4",
+       [](ModelFiles& f) { f.tensors["model.layers.2.mlp.experts.down_proj_scales"].data[5] = std::byte{255}; },
+       {"model.layers.2.mlp.experts.down_proj_scales", "255"}},
+      {"BlocksOfAnotherShape",
+       "hf/gpt_oss/mxfp4",
+       [](ModelFiles& f) {
+         f.tensors["model.layers.2.mlp.experts.down_proj_blocks"].shape = {8, 64, 1, 32};
+       },
+       {"model.layers.2.mlp.experts.down_proj_blocks", "[8, 64, 2, 16]"}},
       {"MissingBias",
        kQwen2,
        [](ModelFiles& f) { f.tensors.erase("model.layers.1.self_attn.v_proj.bias"); },

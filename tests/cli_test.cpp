@@ -97,7 +97,7 @@ TEST_F(CliTest, RunEndsAtTheContext) {
 TEST_F(CliTest, InspectDescribesFilesStateAndCircuit) {
   const CliResult result = weir("inspect " + k3_ + " --circuit");
   ASSERT_EQ(result.code, 0) << result.err;
-  for (const char* part : {"kimi_k3", "3 MLA, 4 KDA", "BF16", "U8", "anchor", "state per token", "layers.0.kda.core",
+  for (const char* part : {"kimi_k3", "3 MLA, 4 KDA", "BF16", "MXFP4", "anchor", "state per token", "layers.0.kda.core",
                            "layers.3.mla.absorb", "layers.1.ffn.experts", "head.linear"}) {
     EXPECT_NE(result.out.find(part), std::string::npos) << part;
   }
@@ -150,6 +150,121 @@ TEST_F(CliTest, WrongUsageExitsWithTwo) {
   EXPECT_EQ(weir("--help").code, 0);
   EXPECT_EQ(weir("run --help").code, 0);
   EXPECT_EQ(weir("--version").code, 0);
+}
+
+TEST_F(CliTest, WrongUsageIsOneLineThatSaysWhereHelpIs) {
+  const std::string run = "run " + k3_;
+  const std::vector<std::string> wrong = {"",
+                                          "run",
+                                          "--frobnicate",
+                                          run + " --frobnicate",
+                                          run + " --kernels sse9",
+                                          run + " --seed -1",
+                                          "score " + k3_,
+                                          "tokenize",
+                                          "run a 'b\n\x1b[31m' c"};
+  for (const std::string& arguments : wrong) {
+    const CliResult result = weir(arguments);
+    EXPECT_EQ(result.code, 2) << arguments;
+    EXPECT_EQ(result.out, "") << arguments;
+    EXPECT_EQ(std::count(result.err.begin(), result.err.end(), '\n'), 1) << arguments << "\n" << result.err;
+    EXPECT_TRUE(result.err.starts_with("weir: ")) << result.err;
+    EXPECT_NE(result.err.find("--help"), std::string::npos) << result.err;
+    EXPECT_EQ(result.err.find('\x1b'), std::string::npos) << result.err;
+  }
+}
+
+TEST_F(CliTest, NamesInMessagesCantBreakTheLineOrSteerTheTerminal) {
+  const std::string good = file("good.json", "[1,2,3]");
+  const std::string odd = folder_.path().string() + "/a\n\x1b[31mb";
+  expect_error("score " + shell_quoted(odd) + " --tokens " + good, {"a\\x0a\\x1b[31mb"});
+  expect_error("score " + k3_ + " --tokens " + shell_quoted(odd), {"a\\x0a\\x1b[31mb"});
+  expect_error("score " + k3_ + " --tokens " + good + " --logits " + shell_quoted(odd + "/c"), {"a\\x0a\\x1b[31mb/c"});
+  ModelFiles files = ModelFiles::read(fixture("hf/llama"));
+  files.write(path("model"));
+  file("model/model.safetensors.index.json", R"({"weight_map": {"x": "a\n\u001b[31mb"}})");
+  expect_error("score " + path("model") + " --tokens " + good, {"a\\x0a\\x1b[31mb"});
+}
+
+TEST_F(CliTest, IdsComeFromAFileAPipeOrStandardInput) {
+  const std::string start = concat("run ", k3_, " --max-tokens 4 --ignore-eos --prompt-tokens ");
+  const CliResult expected = weir(start + file("ids.json", "[5, 6, 7]"));
+  ASSERT_EQ(expected.code, 0) << expected.err;
+  EXPECT_EQ(weir(start + "-", "[5, 6, 7]").out, expected.out);
+  EXPECT_EQ(weir(start + "/dev/stdin", "[5, 6, 7]").out, expected.out);
+  const std::string pipe =
+      concat("cat ", path("ids.json"), " | ", WEIR_BINARY, " ", start, "- >", path("piped"), " 2>&1");
+  EXPECT_EQ(std::system(pipe.c_str()), 0) << read(path("piped"));
+  EXPECT_TRUE(read(path("piped")).starts_with(expected.out)) << read(path("piped"));
+  const std::string score = concat("score ", k3_, " --json --tokens ");
+  EXPECT_EQ(weir(score + "-", "[5, 6, 7]").out, weir(score + path("ids.json")).out);
+  expect_error(start + "-", {"standard input", "empty"}, "[]");
+  expect_error(start + path(""), {"directory"});
+  expect_error(start + "/dev/zero", {"/dev/zero", "more than"});
+}
+
+TEST_F(CliTest, InspectNamesPackedWeightsAndWhatIsNotUsed) {
+  const CliResult result = weir("inspect " + k3_);
+  ASSERT_EQ(result.code, 0) << result.err;
+  EXPECT_NE(result.out.find("MXFP4"), std::string::npos) << result.out;
+  EXPECT_EQ(result.out.find("U8"), std::string::npos) << result.out;
+  EXPECT_NE(result.out.find("10 files,"), std::string::npos) << result.out;
+  EXPECT_NE(result.out.find("vision_tower.*: 15 tensors, 31.3 kB"), std::string::npos) << result.out;
+  const CliResult dense = weir("inspect " + fixture("hf/llama"));
+  EXPECT_EQ(dense.out.find("not used"), std::string::npos) << dense.out;
+  EXPECT_EQ(dense.out.find("KDA"), std::string::npos) << dense.out;
+}
+
+TEST_F(CliTest, InspectDescribesTheFilesOfAModelThatItCannotRun) {
+  ModelFiles files = ModelFiles::read(fixture("hf/llama"));
+  files.config["model_type"] = "mystery";
+  files.write(path("model"));
+  const CliResult result = weir("inspect " + path("model"));
+  EXPECT_EQ(result.code, 1);
+  EXPECT_NE(result.out.find("1 file,"), std::string::npos) << result.out;
+  EXPECT_NE(result.out.find("BF16"), std::string::npos) << result.out;
+  EXPECT_NE(result.err.find("mystery"), std::string::npos) << result.err;
+  EXPECT_EQ(std::count(result.err.begin(), result.err.end(), '\n'), 1) << result.err;
+}
+
+TEST_F(CliTest, AKilledScoreLeavesNothingBehind) {
+  const std::string logits = path("logits.safetensors");
+  const std::string model = shell_quoted(k3_), ids = path("ids");
+  std::string many = "[1";
+  for (int i = 1; i < 4000; ++i) many += ",1";
+  file("ids", many + "]");
+  // Killed while it computes: by then the file is open, without a name (or as .partial).
+  const std::string command =
+      concat(WEIR_BINARY, " score ", model, " --tokens ", ids, " --logits ", logits,
+             " --max-batch-rows 1 --kernels reference --threads 1 >/dev/null 2>&1 & child=$!; seen=3; for i in $(seq "
+             "5000); do "
+             "ls -l /proc/$child/fd 2>/dev/null | grep -q 'deleted\\|partial' && seen=0 && break; done; "
+             "kill -9 $child; wait $child; [ $? = 137 ] || seen=4; exit $seen");
+  const int status = std::system(concat("bash -c ", shell_quoted(command)).c_str());
+  ASSERT_EQ(WEXITSTATUS(status), 0) << "ended before it was killed";
+  for (const auto& entry : std::filesystem::directory_iterator(folder_.path())) {
+    EXPECT_EQ(entry.path().filename().string().find("logits"), std::string::npos) << entry.path();
+  }
+}
+
+TEST_F(CliTest, LostOutputIsAnErrorOfEveryCommand) {
+  if (!std::filesystem::exists("/dev/full")) GTEST_SKIP();
+  const std::string good = file("good.json", "[1,2,3]");
+  const auto with_output = [&](const std::string& arguments, const std::string& output) {
+    const std::string command = concat(WEIR_BINARY, " ", arguments, " </dev/null ", output, " 2>", path("err"));
+    const int status = std::system(command.c_str());
+    EXPECT_EQ(WEXITSTATUS(status), 1) << command;
+    const std::string err = read(path("err"));
+    EXPECT_NE(err.find("standard output"), std::string::npos) << command << "\n" << err;
+    EXPECT_EQ(std::count(err.begin(), err.end(), '\n'), 1) << command << "\n" << err;
+  };
+  const std::string endless = concat("run ", k3_, " --ignore-eos --prompt-tokens ", good);
+  const std::vector<std::string> commands = {"--help",         "run --help", "--version",
+                                             "inspect " + k3_, endless,      "run " + k3_ + " --ignore-eos -p x"};
+  for (const std::string& arguments : commands) {
+    with_output(arguments, ">/dev/full");
+    with_output(arguments, ">&-");
+  }
 }
 
 TEST_F(CliTest, AFullDiskIsAnError) {

@@ -79,6 +79,26 @@ TEST(ModelTextTest, ANextTurnKeepsWhatTheSequenceHasAndAnswersAsIfItHadNothing) 
   }
 }
 
+// A vocabulary that has the tags as tokens, and one that spells them.
+TEST(ModelTextTest, ReasoningInThinkTagsIsApartFromTheAnswer) {
+  for (const char* name : {"deepseek", "qwen2"}) {
+    const ModelText text = ModelText::open(fixture("tokenizers/") + name);
+    const auto message_of = [&](std::string prompt_text, std::string_view words) {
+      RenderedPrompt prompt;
+      prompt.add(prompt_text, false);
+      const std::unique_ptr<AnswerStream> stream = text.answer(prompt);
+      std::vector<ChatEvent> events;
+      for (const int32_t id : text.tokenizer().encode(words, SpecialTokens::kParse, false)) stream->push(id, events);
+      stream->finish(events);
+      return stream->message().reasoning + "|" + stream->message().content;
+    };
+    EXPECT_EQ(message_of("user: hi\n", "<think>\nhm\n</think>\n\nYes"), "hm|Yes") << name;
+    EXPECT_EQ(message_of("user: hi\n<think>\n", "hm\n</think>\n\nYes"), "hm|Yes") << name;
+    EXPECT_EQ(message_of("user: hi\n<think>\n\n</think>\n\n", "Yes"), "|Yes") << name;
+    EXPECT_EQ(message_of("", "<think>\nhm"), "|<think>\nhm") << name << ": a text without format has no reasoning";
+  }
+}
+
 TEST_F(CliTextTest, RunAnswersAChatAsTheReferenceDoes) {
   const json::array cases = read_json_file(fixture("kimi_k3/k3-tiny/e2e.json")).as_array();
   const json::object& first = cases.at(0).as_object();

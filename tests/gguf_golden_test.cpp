@@ -23,7 +23,15 @@ constexpr GgufModel kModels[] = {
     {"gguf/llama-bf16.gguf", "hf/llama", Bits::kNear, 6.5e-4},
     {"gguf/qwen2-bf16.gguf", "hf/qwen2", Bits::kSame, 1.3e-3},
     {"gguf/qwen3-bf16.gguf", "hf/qwen3", Bits::kSame, 2.2e-4},
+    {"gguf/gemma4_text-bf16.gguf", "hf/gemma4_text", Bits::kSame, 1.5e-3},
+    {"gguf/gemma4_moe-bf16.gguf", "hf/gemma4_moe", Bits::kSame, 1.3e-3},
+    {"gguf/qwen3_moe-bf16.gguf", "hf/qwen3_moe", Bits::kSame, 1.5e-4},
+    {"gguf/qwen3_next-bf16.gguf", "hf/qwen3_next", Bits::kSame, 3.8e-4},
+    {"gguf/qwen3_5-bf16.gguf", "hf/qwen3_5", Bits::kNear, 9.1e-4},
+    {"gguf/qwen3_5_moe-bf16.gguf", "hf/qwen3_5_moe", Bits::kNear, 5e-4},
     {"gguf/kimi_linear-bf16.gguf", "hf/kimi_linear", Bits::kNear, 3.1e-4},
+    {"gguf/deepseek_v3-bf16.gguf", "hf/deepseek_v3", Bits::kNear, 8.3e-4},
+    {"gguf/glm_moe_dsa-bf16.gguf", "hf/glm_moe_dsa", Bits::kNear, 4.4e-4},
     {"gguf/k3-tiny-mxfp4.gguf", "kimi_k3/k3-tiny", Bits::kNear, 1.5e-4},
 };
 

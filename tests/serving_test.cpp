@@ -234,6 +234,8 @@ TEST_P(ServingTest, WhatCanNeverFitIsRefusedWithNumbers) {
 
 INSTANTIATE_TEST_SUITE_P(Models, ServingTest,
                          testing::Values(ServedModel{"hf/llama", false}, ServedModel{"hf/kimi_linear", true},
+                                         ServedModel{"hf/gpt_oss", true}, ServedModel{"hf/qwen3_next", true},
+                                         ServedModel{"hf/glm_moe_dsa", false}, ServedModel{"hf/gemma4_text", true},
                                          ServedModel{"kimi_k3/k3-tiny", true}),
                          [](const testing::TestParamInfo<ServedModel>& param) {
                            std::string name = param.param.folder;

@@ -8,28 +8,24 @@ seconds=${1:-60}
 cd "$(dirname "$0")/.."
 mkdir -p "${2:-build-fuzz}"
 folder=$(cd "${2:-build-fuzz}" && pwd)
-targets="safetensors_fuzz json_fuzz gguf_fuzz tokenizer_fuzz"
+targets="safetensors_fuzz json_fuzz gguf_fuzz tokenizer_fuzz jinja_fuzz kimi_parser_fuzz kimi_json_fuzz"
 parsers="formats/safetensors.cpp formats/json.cpp formats/json_object.cpp formats/gguf_parse.cpp
   formats/gguf_metadata.cpp text/tokenizer_json.cpp text/tokenizer_json_parts.cpp text/tokenizer_tiktoken.cpp
-  text/tokenizer_gguf.cpp text/tokenizer_pattern.cpp"
+  text/tokenizer_gguf.cpp text/tokenizer_pattern.cpp text/jinja_lexer.cpp text/jinja_parser.cpp
+  text/jinja_parser_statements.cpp text/kimi_parser.cpp text/kimi_json.cpp"
 floor=80
 
-build() { # folder, cmake options...
-  local to=$1
-  shift
-  cmake -S . -B "$to" -G Ninja -DCMAKE_CXX_COMPILER=clang++-19 -DWEIR_FUZZ=ON "$@" >/dev/null
-  # shellcheck disable=SC2086
-  ninja -j "${JOBS:-$(nproc)}" -C "$to" $targets
-}
-build "$folder/asan" -DWEIR_SANITIZE=address,undefined
-build "$folder/coverage" "-DCMAKE_CXX_FLAGS=-fprofile-instr-generate -fcoverage-mapping"
+build=$folder/build
+cmake -S . -B "$build" -G Ninja -DCMAKE_CXX_COMPILER=clang++-19 -DWEIR_FUZZ=ON -DWEIR_SANITIZE=address,undefined \
+  "-DCMAKE_CXX_FLAGS=-fprofile-instr-generate -fcoverage-mapping" >/dev/null
+# shellcheck disable=SC2086
+ninja -j "${JOBS:-$(nproc)}" -C "$build" $targets
 
 # Seeds: small files from the fixtures, and one handmade file per rule. Those that begin with '{' have no length in front:
 # see src/formats/safetensors_fuzz.cpp.
-python3 tools/fuzz_seeds.py json "$folder/json_fuzz"
-python3 tools/fuzz_seeds.py safetensors "$folder/safetensors_fuzz"
-python3 tools/fuzz_seeds.py tokenizer "$folder/tokenizer_fuzz"
-python3 tools/fuzz_seeds.py gguf "$folder/gguf_fuzz"
+for target in $targets; do
+  python3 tools/fuzz_seeds.py "${target%_fuzz}" "$folder/$target"
+done
 printf '[-1, 18446744073709551615, 1e30, 5e-324, 0.5, "\\ud83d\\ude00\\n", true, null, {"a": {"a": []}}]' \
   >"$folder/json_fuzz/seed-kinds"
 printf '{"n": 1, "f": 2.0, "x": 0.5, "t": true, "s": "s", "l": [1, 2], "m": [1, "a"], "o": {"p": null}}' \
@@ -46,21 +42,27 @@ printf '\65\0\0\0\0\0\0\0{"a":{"dtype":"U8","shape":[3],"data_offsets":[0,3]}}ab
 
 for target in $targets; do
   echo "== $target, $seconds s"
-  "$folder/asan/$target" -max_total_time="$seconds" -max_len=16384 -rss_limit_mb=2048 -timeout=10 -print_final_stats=1 \
+  LLVM_PROFILE_FILE=/dev/null "$build/$target" -max_total_time="$seconds" -max_len=16384 -rss_limit_mb=2048 -timeout=10 -print_final_stats=1 \
     -verbosity=0 -artifact_prefix="$folder/$target-" "$folder/$target" >"$folder/$target.log" 2>&1 || {
     tail -n 60 "$folder/$target.log"
     echo "$target: failed; the input is in $folder/$target-*" >&2
     exit 1
   }
   grep '^stat::' "$folder/$target.log"
-  LLVM_PROFILE_FILE="$folder/$target.profraw" "$folder/coverage/$target" -runs=0 "$folder/$target" >"$folder/coverage.log" 2>&1
+  LLVM_PROFILE_FILE="$folder/$target.profraw" "$build/$target" -runs=0 "$folder/$target" >"$folder/coverage.log" 2>&1
 done
 
 echo "== lines covered"
-llvm-profdata-19 merge -sparse "$folder"/*.profraw -o "$folder/merged.profdata"
+objects=()
+profiles=()
+for target in $targets; do
+  objects+=(-object "$build/$target")
+  profiles+=("$folder/$target.profraw")
+done
+llvm-profdata-19 merge -sparse "${profiles[@]}" -o "$folder/merged.profdata"
 for parser in $parsers; do
-  percent=$(llvm-cov-19 report "$folder/coverage/safetensors_fuzz" -object "$folder/coverage/json_fuzz" \
-    -object "$folder/coverage/tokenizer_fuzz" -object "$folder/coverage/gguf_fuzz" -instr-profile="$folder/merged.profdata" "src/$parser" 2>"$folder/coverage.log" | awk '$1 == "TOTAL" { print $10 + 0 }')
+  percent=$(llvm-cov-19 report "${objects[@]}" -instr-profile="$folder/merged.profdata" "src/$parser" 2>"$folder/coverage.log" |
+    awk '$1 == "TOTAL" { print $10 + 0 }')
   echo "$parser: $percent %"
   awk -v p="$percent" -v floor="$floor" 'BEGIN { exit !(p >= floor) }' || {
     echo "$parser: expected at least $floor % of lines" >&2

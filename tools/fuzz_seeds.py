@@ -5,6 +5,9 @@
     tools/fuzz_seeds.py json DIR           configurations, indexes
     tools/fuzz_seeds.py tokenizer DIR      tokenizers cut to a small vocabulary, with a text to encode
     tools/fuzz_seeds.py gguf DIR           short lists of tokens, the smallest tensors; and one file with every type of value
+    tools/fuzz_seeds.py jinja DIR          the templates of the tests
+    tools/fuzz_seeds.py kimi_parser DIR    answers, whole and cut, with a byte for each marker
+    tools/fuzz_seeds.py kimi_json DIR      objects in both dialects
 """
 
 import base64
@@ -169,13 +172,60 @@ def gguf_of_all_types(tensor_type):
     return gguf_file(keys, [(b"t", (32, 2), 8, b"x" * 68), (b"u", (4,), tensor_type, b"y" * 16)])
 
 
+def write_all(folder, seeds):
+    for index, seed in enumerate(seeds):
+        (folder / f"seed-{index:03}").write_bytes(seed if isinstance(seed, bytes) else seed.encode())
+
+
+def jinja_seeds(folder):
+    cases = json.loads((FIXTURES / "jinja" / "cases.json").read_text())["cases"]
+    write_all(folder, [case["template"] for case in cases])
+
+
+def kimi_parser_seeds(folder):
+    open_, close, sep, end = "\1", "\2", "\3", "\4"
+    call = (
+        f'{open_}call tool="f&amp;g" index="1"{sep}{open_}argument key="s" type="string"{sep}a "b"{close}argument{sep}'
+        f'{open_}argument key="n" type="number"{sep}1.5{close}argument{sep}{close}call{sep}'
+    )
+    block = f'{open_}call tool="f"{sep}{open_}json type="object"{sep}{{"a": [1, NaN], "a": "\\u00e9"}}{close}json{sep}'
+    answer = f"think{close}think{sep}{open_}response{sep}text{close}response{sep}{open_}tools{sep}"
+    answer += f"{call}{block}{close}call{sep}{close}tools{sep}{close}message{sep}{end}"
+    pieces = ["\1" + answer, "\0text" + answer, "\1" + answer.replace("argument", "json"), "\1" + call, "\0" + end]
+    pieces += [f'\1{open_}message role="a"{sep}x{open_}tools{sep}{call}{open_}call{sep}', f"\1{sep}{open_}no{sep}{close}x"]
+    write_all(folder, pieces + [pieces[0][:length] for length in range(1, len(pieces[0]), 7)])
+
+
+def kimi_json_seeds(folder):
+    write_all(
+        folder,
+        [
+            '{"a": 1, "b": [true, false, null, {"c": -0.5e+10}], "a": "\\u00e9\\ud83d\\ude00\\n\\ud83d"} rest',
+            ' { "x" : NaN, "y" : -Infinity, "z":Infinity,"t":"a\tb" }',
+            '"\\"\\\\\\/\\b\\f\\n\\r\\t"',
+            '[1, 2.0, 1e5, 1E-5, 0, -0, "", {}, []]',
+            "{}",
+            '{"a" 1}',
+            "[" * 210 + "]" * 210,
+        ],
+    )
+
+
+HANDMADE = {
+    "tokenizer": tokenizer_seeds,
+    "jinja": jinja_seeds,
+    "kimi_parser": kimi_parser_seeds,
+    "kimi_json": kimi_json_seeds,
+}
+
+
 def main():
-    if len(sys.argv) != 3 or sys.argv[1] not in ("safetensors", "json", "gguf", "tokenizer"):
+    if len(sys.argv) != 3 or sys.argv[1] not in ("safetensors", "json", "gguf", *HANDMADE):
         sys.exit(__doc__)
     kind, folder = sys.argv[1], Path(sys.argv[2])
     folder.mkdir(parents=True, exist_ok=True)
-    if kind == "tokenizer":
-        return tokenizer_seeds(folder)
+    if kind in HANDMADE:
+        return HANDMADE[kind](folder)
     for path in sorted(FIXTURES.rglob("*." + kind)):
         if kind == "json":
             seed = path.read_bytes()[: JSON_BYTES + 1]

@@ -6,7 +6,7 @@
     tools/make_model.py --preset kimi-linear-240m --dry-run
 
 Families: kimi_k3 (the published layout, routed experts MXFP4 when the config has a quantization_config; no vision
-tower), kimi_linear, llama. Tensor names, shapes and dtypes are those of published checkpoints. A tensor's values depend on the
+tower), kimi_linear, llama, qwen3_next. Tensor names, shapes and dtypes are those of published checkpoints. A tensor's values depend on the
 seed and its name only. Needs numpy to write (tools/requirements.txt); --dry-run needs the standard library alone.
 """
 

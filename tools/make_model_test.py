@@ -75,8 +75,8 @@ class Layouts(unittest.TestCase):
         self.assertEqual(len(files), 94)  # a file for each layer and one for the rest; 95 and 96 are vision
         self.assertEqual(make_model.file_names(94, "kimi_k3")[0], "model-00001-of-000094.safetensors")
 
-    def test_kimi_linear_and_llama_equal_the_fixtures_in_both_forms_of_config(self):
-        for family in ("kimi_linear", "llama"):
+    def test_other_families_equal_the_fixtures_in_both_forms_of_config(self):
+        for family in ("kimi_linear", "llama", "qwen3_next"):
             for form in ("config.json", "config.hub.json"):
                 with self.subTest(family=family, form=form):
                     expected = headers(FIXTURES / "hf" / family)
@@ -91,7 +91,13 @@ class Layouts(unittest.TestCase):
         self.assertTrue(all(n.endswith(".weight") and w[0] == "BF16" for n, w in experts.items()))
 
     def test_presets_have_the_sizes_in_their_names(self):
-        for preset, low, high in (("k3-500m", 450, 550), ("kimi-linear-240m", 200, 300), ("llama-120m", 100, 140)):
+        sizes = (
+            ("k3-500m", 450, 550),
+            ("kimi-linear-240m", 200, 300),
+            ("llama-120m", 100, 140),
+            ("qwen3-next-260m", 230, 280),
+        )
+        for preset, low, high in sizes:
             size = sum(make_model.tensor_bytes(t) for t in plan_tensors(PRESETS[preset]())) / 1e6
             self.assertTrue(low <= size <= high, f"{preset}: {size} MB")
 

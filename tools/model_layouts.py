@@ -39,8 +39,8 @@ class Plan:
         """y = W x keeps the size of x when gain is 1."""
         self.add(name + ".weight", (out, inputs), Fill(scale=gain / math.sqrt(inputs)))
 
-    def norm(self, name, size, dtype="BF16"):
-        self.add(name + ".weight", (size,), Fill(scale=0.1, mean=1), dtype)
+    def norm(self, name, size, dtype="BF16", mean=1):
+        self.add(name + ".weight", (size,), Fill(scale=0.1, mean=mean), dtype)
 
     def mxfp4(self, name, out, inputs, gain=1.0):
         """Packed nibbles, and a scale per 32 of a row: four neighbouring powers of two, root mean square 1.15."""
@@ -207,6 +207,64 @@ def plan_llama(config):
     return plan.tensors
 
 
+def add_gated_delta(plan, name, config, out_gain):
+    hidden, taps = config["hidden_size"], config["linear_conv_kernel_dim"]
+    heads = config["linear_num_value_heads"]
+    keys = config["linear_num_key_heads"] * config["linear_key_head_dim"]
+    values = heads * config["linear_value_head_dim"]
+    plan.linear(f"{name}.in_proj_qkvz", 2 * keys + 2 * values, hidden)
+    plan.linear(f"{name}.in_proj_ba", 2 * heads, hidden)
+    plan.add(f"{name}.conv1d.weight", (2 * keys + values, 1, taps), Fill(scale=0.5))
+    plan.add(f"{name}.A_log", (heads,), Fill("log_of_uniform", low=1, high=16))
+    plan.add(f"{name}.dt_bias", (heads,), Fill("log_uniform_inverse_softplus", low=1e-3, high=0.1))
+    plan.norm(f"{name}.norm", config["linear_value_head_dim"])
+    plan.linear(f"{name}.out_proj", hidden, values, out_gain)
+
+
+def add_gated_attention(plan, name, config, out_gain):
+    hidden, dim = config["hidden_size"], config["head_dim"]
+    width, kv_width = config["num_attention_heads"] * dim, config["num_key_value_heads"] * dim
+    plan.linear(f"{name}.q_proj", 2 * width, hidden)  # a query and a gate for each head
+    plan.linear(f"{name}.k_proj", kv_width, hidden)
+    plan.linear(f"{name}.v_proj", kv_width, hidden)
+    plan.norm(f"{name}.q_norm", dim, mean=0)
+    plan.norm(f"{name}.k_norm", dim, mean=0)
+    plan.linear(f"{name}.o_proj", hidden, width, out_gain)
+
+
+def plan_qwen3_next(config):
+    """Norms but that of Gated DeltaNet multiply by 1 + w."""
+    plan = Plan("")
+    hidden, layers = config["hidden_size"], config["num_hidden_layers"]
+    out_gain = 1 / math.sqrt(2 * layers)
+    plan.add("model.embed_tokens.weight", (config["vocab_size"], hidden), Fill())
+    if not config.get("tie_word_embeddings", False):
+        plan.linear("lm_head", config["vocab_size"], hidden)
+    plan.norm("model.norm", hidden, mean=0)
+    for layer in range(layers):
+        name = f"model.layers.{layer}"
+        plan.norm(f"{name}.input_layernorm", hidden, mean=0)
+        plan.norm(f"{name}.post_attention_layernorm", hidden, mean=0)
+        if "layer_types" in config:
+            full = config["layer_types"][layer] == "full_attention"
+        else:
+            full = (layer + 1) % config.get("full_attention_interval", 4) == 0
+        if full:
+            add_gated_attention(plan, f"{name}.self_attn", config, out_gain)
+        else:
+            add_gated_delta(plan, f"{name}.linear_attn", config, out_gain)
+        mlp = f"{name}.mlp"
+        if layer in config["mlp_only_layers"] or (layer + 1) % config["decoder_sparse_step"]:
+            add_feed_forward(plan, mlp, hidden, config["intermediate_size"], out_gain)
+            continue
+        plan.linear(f"{mlp}.gate", config["num_experts"], hidden)
+        for expert in range(config["num_experts"]):
+            add_feed_forward(plan, f"{mlp}.experts.{expert}", hidden, config["moe_intermediate_size"], out_gain)
+        add_feed_forward(plan, f"{mlp}.shared_expert", hidden, config["shared_expert_intermediate_size"], out_gain)
+        plan.linear(f"{mlp}.shared_expert_gate", 1, hidden)
+    return plan.tensors
+
+
 def plan_tensors(config):
     family = config["model_type"]
     if family == "kimi_k3":
@@ -215,4 +273,6 @@ def plan_tensors(config):
         return plan_kimi(config, k3=False)
     if family == "llama":
         return plan_llama(config)
-    raise ValueError(f'config: model_type is "{family}"; known are kimi_k3, kimi_linear, llama')
+    if family == "qwen3_next":
+        return plan_qwen3_next(config)
+    raise ValueError(f'config: model_type is "{family}"; known are kimi_k3, kimi_linear, llama, qwen3_next')

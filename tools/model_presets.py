@@ -185,4 +185,48 @@ def llama_120m():
     }
 
 
-PRESETS = {"k3-500m": kimi_k3_500m, "kimi-linear-240m": kimi_linear_240m, "llama-120m": llama_120m}
+def qwen3_next_260m():
+    """About 260 MB, all BF16: 6 layers of Gated DeltaNet and 2 of attention, 32 experts of which a row takes 4."""
+    return {
+        "architectures": ["Qwen3NextForCausalLM"],
+        "model_type": "qwen3_next",
+        "torch_dtype": "bfloat16",
+        "hidden_size": 768,
+        "num_hidden_layers": 8,
+        "full_attention_interval": 4,
+        "linear_num_key_heads": 4,
+        "linear_num_value_heads": 8,
+        "linear_key_head_dim": 128,
+        "linear_value_head_dim": 128,
+        "linear_conv_kernel_dim": 4,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 1,
+        "head_dim": 256,
+        "partial_rotary_factor": 0.25,
+        "rope_theta": 10000000.0,
+        "rope_scaling": None,
+        "attention_bias": False,
+        "num_experts": 32,
+        "num_experts_per_tok": 4,
+        "moe_intermediate_size": 128,
+        "shared_expert_intermediate_size": 128,
+        "intermediate_size": 2048,
+        "mlp_only_layers": [],
+        "decoder_sparse_step": 1,
+        "norm_topk_prob": True,
+        "vocab_size": 16384,
+        "bos_token_id": 16128,
+        "eos_token_id": 16130,
+        "max_position_embeddings": 262144,
+        "rms_norm_eps": 1e-6,
+        "hidden_act": "silu",
+        "tie_word_embeddings": False,
+    }
+
+
+PRESETS = {
+    "k3-500m": kimi_k3_500m,
+    "kimi-linear-240m": kimi_linear_240m,
+    "llama-120m": llama_120m,
+    "qwen3-next-260m": qwen3_next_260m,
+}

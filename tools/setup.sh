@@ -4,6 +4,7 @@
 #
 #   tools/setup.sh          compiler, CMake, Ninja, libraries
 #   tools/setup.sh fuzz     these, and clang-19 + llvm-19 for the fuzz targets
+#   tools/setup.sh format   these, and clang-format
 #
 # Debian 12 and Ubuntu 24.04: apt, as root or through sudo. Elsewhere: prints the list of needs, and fails only when one
 # of them is truly missing.
@@ -13,11 +14,11 @@ os_release=/etc/os-release  # tools/setup_test.sh sources this file and points i
 
 common_packages=(
   g++ make cmake ninja-build ccache mold
-  libcli11-dev libspdlog-dev libfmt-dev libxxhash-dev libgtest-dev libgmock-dev libbenchmark-dev
-  libpcre2-dev libutf8proc-dev
+  libcli11-dev libxxhash-dev libgtest-dev libpcre2-dev libutf8proc-dev
   python3 python3-venv
 )
 fuzz_packages=(clang-19 llvm-19)
+format_packages=(clang-format)
 
 # The packages of this distribution, one a line; nothing for a distribution that is not known.
 packages_for() {
@@ -32,6 +33,7 @@ packages_for() {
   esac
   printf '%s\n' "${common_packages[@]}" "libboost$boost-dev" "libboost-json$boost-dev"
   if [ "$1" = fuzz ]; then printf '%s\n' "${fuzz_packages[@]}"; fi
+  if [ "$1" = format ]; then printf '%s\n' "${format_packages[@]}"; fi
 }
 
 # Of the given packages, those that are not installed.
@@ -110,14 +112,15 @@ unmet_needs() {
     have_program clang++-19 || echo "clang 19 with libFuzzer (clang++-19)"
     have_program llvm-cov-19 || echo "LLVM 19 tools (llvm-profdata-19, llvm-cov-19)"
   fi
+  if [ "$1" = format ]; then have_program clang-format || echo "clang-format"; fi
 }
 
 main() {
   local what=${1:-build}
   case "$what" in
-    build | fuzz) ;;
+    build | fuzz | format) ;;
     *)
-      echo "usage: tools/setup.sh [fuzz]" >&2
+      echo "usage: tools/setup.sh [fuzz | format]" >&2
       return 2
       ;;
   esac

@@ -126,6 +126,10 @@ expect "fuzz also installs clang-19 and llvm-19" calls 'install .*clang-19 llvm-
 world debian 12 0 absent works "" no && run_setup
 expect "which a plain set-up does not" eval '! calls clang-19'
 
+world debian 12 0 absent works all yes && run_setup format
+expect "format with everything installed says nothing" silent
+world debian 12 0 absent works " g++ " no && run_setup format
+expect "and installs clang-format when it is missing" calls 'install .*clang-format'
 world debian 12 0 absent works all yes && run_setup nonsense
 expect "an unknown word is refused" ends 2
 

@@ -10,10 +10,14 @@
 
 namespace weir {
 
-// Ends a load, a command or a request; never thrown inside a step.
+// `text` as one line that can't steer a terminal: control characters and bytes that are not UTF-8 become \xNN.
+std::string one_line(std::string_view text);
+
+// Ends a load, a command or a request; never thrown inside a step. what() is one_line(message): names of files and
+// fields in it may be anybody's.
 class Error : public std::runtime_error {
  public:
-  using std::runtime_error::runtime_error;
+  explicit Error(std::string_view message) : std::runtime_error(one_line(message)) {}
 };
 
 namespace detail {
@@ -47,7 +51,7 @@ template <class... Parts>
   throw Error(concat(parts...));
 }
 
-// `text` cut to `limit` bytes and made printable, for quoting untrusted bytes in a message.
+// `text` cut to `limit` bytes, as one line in quotes, for quoting untrusted bytes in a message.
 std::string printable(std::string_view text, size_t limit = 80);
 
 }  // namespace weir

@@ -2,7 +2,13 @@
 
 #include <cstdio>
 
+#include "base/error.h"
+
 namespace weir::cli {
+
+void flush_output() {
+  if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) fail("standard output: write failed");
+}
 
 void AnswerPrinter::put(std::string_view text) {
   if (text.empty()) return;
@@ -44,7 +50,7 @@ void AnswerPrinter::show(const ChatEvent& event) {
     case ChatEvent::Kind::kEnd:
       break;
   }
-  std::fflush(stdout);
+  flush_output();
 }
 
 void AnswerPrinter::end() {
@@ -52,7 +58,7 @@ void AnswerPrinter::end() {
   in_reasoning_ = false;
   if (!at_line_start_) put("\n");
   at_line_start_ = true;
-  std::fflush(stdout);
+  flush_output();
 }
 
 }  // namespace weir::cli

@@ -8,6 +8,8 @@
 
 namespace weir::cli {
 
+void flush_output();  // Error when standard output takes no more
+
 enum class ReasoningShown { kYes, kNo };
 
 // Reasoning is dim on a terminal and apart by an empty line; calls of tools are shown as name(arguments).

@@ -21,7 +21,9 @@ constexpr const char* kHelp =
     "/load FILE      go on with a written conversation\n"
     "/clear          forget the conversation\n"
     "/quit           leave (also Ctrl-D, or Ctrl-C twice)\n"
-    "Ctrl-C stops an answer. Alt-Enter begins a new line. Up and Down walk through what you wrote.\n";
+    "Ctrl-C stops an answer. Alt-Enter begins a new line.\n"
+    "Up and Down walk through what you wrote.\n"
+    "(14 % of 18.0): of the GB/s that reading the weights reaches.\n";
 
 std::string_view trimmed(std::string_view text) {
   constexpr std::string_view kSpaces = " \t\r\n";
@@ -181,7 +183,19 @@ Completion ChatSession::answer(const ChatRequest& request) {
   generate_options.sampling = options_.sampling;
   generate_options.stop_tokens = loaded_.text.stop_tokens(loaded_.model->spec.stop_tokens);
   generate_options.cancelled = [] { return InterruptGuard::interrupted(); };
+  // A long prompt takes a while before the first word.
+  const Style style(STDOUT_FILENO);
+  bool waiting = prompt.ids.size() > 512 && !style.erase_line().empty();
+  if (waiting) {
+    std::fputs(concat(style.dim(), "reading ", prompt.ids.size(), " tokens ...", style.plain()).c_str(), stdout);
+    std::fflush(stdout);
+  }
+  const auto end_waiting = [&] {
+    if (waiting) std::fputs(std::string(style.erase_line()).c_str(), stdout);
+    waiting = false;
+  };
   generate_options.on_token = [&](int32_t token) {
+    end_waiting();
     stream->push(token, events);
     show();
   };
@@ -191,6 +205,7 @@ Completion ChatSession::answer(const ChatRequest& request) {
     const InterruptGuard guard;
     completion = generate(engine_, *sequence_, prompt.ids, generate_options);
   }
+  end_waiting();
   if (completion.stop_token) stream->push(*completion.stop_token, events);
   stream->finish(events);
   show();

@@ -1,8 +1,10 @@
+#include <fcntl.h>
 #include <unistd.h>
 
 #include <csignal>
 #include <cstdio>
 #include <exception>
+#include <iostream>
 #include <new>
 
 #include "base/error.h"
@@ -19,9 +21,39 @@ void lost_file(int) {
   _exit(1);
 }
 
+// Files that are opened later must not become one of the three. Was standard output open?
+bool hold_standard_files() {
+  bool has_output = true;
+  for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; ++fd) {
+    if (fcntl(fd, F_GETFD) >= 0) continue;
+    if (fd == STDOUT_FILENO) has_output = false;
+    if (open("/dev/null", fd == STDIN_FILENO ? O_RDONLY : O_WRONLY) != fd) _exit(1);
+  }
+  return has_output;
+}
+
+int fail_with(std::string_view message, int code = 1) {
+  std::fprintf(stderr, "weir: %s\n", one_line(message).c_str());
+  return code;
+}
+
+// One line, instead of CLI11's two.
+int wrong_usage(const CLI::App& app, const CLI::ParseError& error) {
+  std::string command = "weir";
+  for (const CLI::App* sub : app.get_subcommands()) command += " " + sub->get_name();
+  return fail_with(concat(error.what(), "; ", command, " --help lists what there is"), 2);
+}
+
+int finished() {
+  std::cout.flush();
+  if (std::fflush(stdout) == 0 && !std::ferror(stdout) && std::cout) return 0;
+  return fail_with("standard output: write failed");
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
+  if (!hold_standard_files()) return fail_with("standard output: closed");
   std::signal(SIGBUS, lost_file);
   CLI::App app{"weir: hybrid language models on your own hardware, exactly"};
   app.set_version_flag("--version", "weir " WEIR_VERSION);
@@ -36,26 +68,19 @@ int main(int argc, char** argv) {
   add_doctor(app);
   if (argc > 1 && argv[1][0] != '-' &&
       app.get_subcommands([&](CLI::App* a) { return a->get_name() == argv[1]; }).empty()) {
-    std::fprintf(stderr, "weir: unknown command %s; weir --help lists them\n", printable(argv[1]).c_str());
-    return 2;
+    return fail_with(concat("unknown command ", printable(argv[1]), "; weir --help lists them"), 2);
   }
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
-    const int code = app.exit(error);
-    return code == 0 ? 0 : 2;
+    if (error.get_exit_code() != 0) return wrong_usage(app, error);
+    app.exit(error);  // prints the help or the version
   } catch (const std::bad_alloc&) {
-    std::fprintf(stderr, "weir: out of memory\n");
-    return 1;
+    return fail_with("out of memory");
   } catch (const std::exception& error) {
-    std::fprintf(stderr, "weir: %s\n", error.what());
-    return 1;
+    return fail_with(error.what());
   }
-  if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) {
-    std::fprintf(stderr, "weir: standard output: write failed\n");
-    return 1;
-  }
-  return 0;
+  return finished();
 }
 
 }  // namespace weir::cli

@@ -1,11 +1,15 @@
 #include "cli/options.h"
 
-#include <boost/json/serialize.hpp>
+#include <fcntl.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <boost/json/serialize.hpp>
+#include <cerrno>
 #include <charconv>
 #include <cmath>
 #include <cstdio>
+#include <cstring>
 
 #include "base/error.h"
 #include "formats/json.h"
@@ -74,16 +78,38 @@ EngineOptions ModelOptions::engine_options() const {
   return options;
 }
 
+std::string read_input(const std::string& path, int64_t limit) {
+  const bool standard = path == "-";
+  const std::string name = standard ? "standard input" : path;
+  const int file = standard ? STDIN_FILENO : open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  std::string text;
+  char bytes[65536];
+  ssize_t n = file < 0 ? -1 : 0;
+  while (file >= 0) {
+    n = ::read(file, bytes, sizeof bytes);
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) break;
+    text.append(bytes, static_cast<size_t>(n));
+    if (static_cast<int64_t>(text.size()) > limit) break;
+  }
+  const int error = errno;
+  if (file >= 0 && !standard) close(file);
+  if (n < 0) fail(name, ": can't be read: ", std::strerror(error));
+  if (static_cast<int64_t>(text.size()) > limit) fail(name, ": more than ", limit, " bytes");
+  return text;
+}
+
 std::vector<int32_t> read_tokens(const std::string& path, int64_t vocab, int64_t max_tokens) {
   // A generous 24 bytes a token: a larger file cannot be a prompt of this model.
   JsonLimits limits;
   limits.max_bytes = std::min(limits.max_bytes, 24 * max_tokens + 4096);
-  const boost::json::value value = read_json_file(path, limits);
-  if (!value.is_array()) fail(path, ": expected a JSON array of token ids, found another value");
+  const std::string name = path == "-" ? "standard input" : path;
+  const boost::json::value value = parse_json(read_input(path, limits.max_bytes), name, limits);
+  if (!value.is_array()) fail(name, ": expected a JSON array of token ids, found another value");
   const boost::json::array& array = value.get_array();
-  if (array.empty()) fail(path, ": expected at least one token id, found an empty array");
+  if (array.empty()) fail(name, ": expected at least one token id, found an empty array");
   if (static_cast<int64_t>(array.size()) > max_tokens) {
-    fail(path, ": expected at most ", max_tokens, " tokens, the model's context, found ", array.size());
+    fail(name, ": expected at most ", max_tokens, " tokens, the model's context, found ", array.size());
   }
   std::vector<int64_t> ids;
   ids.reserve(array.size());
@@ -91,23 +117,25 @@ std::vector<int32_t> read_tokens(const std::string& path, int64_t vocab, int64_t
     boost::json::error_code error;
     ids.push_back(element.to_number<int64_t>(error));
     if (error || element.is_double()) {
-      fail(path, ": element ", ids.size() - 1, ": expected an integer, found ",
+      fail(name, ": element ", ids.size() - 1, ": expected an integer, found ",
            printable(boost::json::serialize(element)));
     }
   }
-  validate_tokens(ids, vocab, path);
+  validate_tokens(ids, vocab, name);
   return {ids.begin(), ids.end()};
 }
 
 std::string human_bytes(double bytes) {
-  static constexpr const char* kUnits[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB"};
+  static constexpr const char* kUnits[] = {"B", "kB", "MB", "GB", "TB", "PB"};
   int unit = 0;
-  while (bytes >= 1024 && unit < 5) {
-    bytes /= 1024;
+  while (bytes >= 1000 && unit < 5) {
+    bytes /= 1000;
     ++unit;
   }
   return concat(decimals(bytes, unit == 0 ? 0 : bytes < 10 ? 2 : bytes < 100 ? 1 : 0), " ", kUnits[unit]);
 }
+
+std::string counted(int64_t count, std::string_view noun) { return concat(count, " ", noun, count == 1 ? "" : "s"); }
 
 std::string decimals(double value, int places) {
   char text[64];

@@ -4,6 +4,7 @@
 #include <CLI/CLI.hpp>
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "engine/engine.h"
@@ -27,12 +28,17 @@ struct ModelOptions {
 CLI::Validator unsigned_64();
 CLI::Validator finite();
 
+// The bytes of a file, a pipe or a device, "-" for standard input. Error naming it: unreadable, or more than `limit`.
+std::string read_input(const std::string& path, int64_t limit);
+
 // A JSON array of token ids, all in [0, vocab) and at most `max_tokens` of them, at least one. Error naming file and
-// element.
+// element. "-": standard input.
 std::vector<int32_t> read_tokens(const std::string& path, int64_t vocab, int64_t max_tokens);
 
-// 1536 -> "1.5 KiB", for people.
+// 1536 -> "1.54 kB", for people; powers of 1000, as in GB/s.
 std::string human_bytes(double bytes);
+// "1 file", "2 files".
+std::string counted(int64_t count, std::string_view noun);
 // Fixed decimals.
 std::string decimals(double value, int places);
 // 0 when no time has passed.

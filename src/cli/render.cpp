@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "cli/commands.h"
+#include "cli/options.h"
 #include "engine/model_text.h"
 #include "formats/json.h"
 
@@ -23,7 +24,8 @@ void render(const RenderOptions& options) {
   const std::string& file = options.files.back();
   const ModelText text = with_model ? ModelText::open(options.files.front())  //
                                     : ModelText::of_template(options.template_file);
-  const RenderedPrompt prompt = text.render(parse_chat_request(read_json_file(file), file));
+  const RenderedPrompt prompt =
+      text.render(parse_chat_request(parse_json(read_input(file, JsonLimits{}.max_bytes), file), file));
   if (!options.json) {
     std::fwrite(prompt.text.data(), 1, prompt.text.size(), stdout);
     return;
@@ -50,10 +52,10 @@ void add_render(CLI::App& app) {
   const auto options = std::make_shared<RenderOptions>();
   auto* from = command->add_option("--template", options->template_file, "Jinja template, instead of MODEL");
   command
-      ->add_option(
-          "FILES", options->files,
-          "MODEL FILE: folder or GGUF file of a model or tokenizer; JSON file: an array of messages, or {messages, "
-          "tools, add_generation_prompt, options}")
+      ->add_option("FILES", options->files,
+                   "MODEL FILE: folder or GGUF file of a model or tokenizer; JSON file (-: standard input): an array "
+                   "of messages, or {messages, "
+                   "tools, add_generation_prompt, options}")
       ->required();
   command->add_flag("--json", options->json,
                     "print {text, segments, ids}; a segment is [text, 1 where special tokens count, else 0]");

@@ -93,7 +93,7 @@ void run_tokens(const RunOptions& options) {
   if (!options.json) {
     generate_options.on_token = [first = true](int32_t token) mutable {
       std::printf(first ? "%d" : " %d", token);
-      std::fflush(stdout);
+      flush_output();
       first = false;
     };
   }
@@ -198,8 +198,9 @@ void add_run(CLI::App& app) {
   options->model.add_to(*command);
   auto* prompt = command->add_option("-p,--prompt", options->prompt,
                                      "answer this and leave (default: standard input; a conversation on a terminal)");
-  auto* tokens = command->add_option("--prompt-tokens", options->prompt_tokens,
-                                     "JSON file: an array of token ids, taken as they are; prints ids");
+  auto* tokens =
+      command->add_option("--prompt-tokens", options->prompt_tokens,
+                          "JSON file (-: standard input): an array of token ids, taken as they are; prints ids");
   auto* system = command->add_option("--system", options->system, "system message");
   auto* raw = command->add_flag("--raw", options->raw, "complete the text as it is, without chat format");
   tokens->excludes(prompt)->excludes(system)->excludes(raw);
@@ -211,7 +212,9 @@ void add_run(CLI::App& app) {
   command->add_option("--context", options->context, "tokens that a conversation may have, within the model's limit")
       ->check(CLI::Range(int64_t{16}, int64_t{1} << 32))
       ->capture_default_str();
-  command->add_option("--temperature", options->temperature, "0: greedy")
+  command
+      ->add_option("--temperature", options->temperature,
+                   "0: greedy, the same answer every time; what a model's files advise is not followed")
       ->check(finite())
       ->check(CLI::Range(0.0, 1e4))
       ->capture_default_str();

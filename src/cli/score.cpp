@@ -3,8 +3,6 @@
 #include <cmath>
 #include <cstdio>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <memory>
 #include <optional>
 
@@ -36,9 +34,7 @@ double negative_log_likelihood(std::span<const float> logits, int32_t target) {
 
 std::vector<int32_t> scored_tokens(const ScoreOptions& options, const Model& model) {
   if (options.text.empty()) return read_tokens(options.tokens, model.spec.vocab, model.spec.max_positions);
-  std::ifstream file(options.text, std::ios::binary);
-  const std::string text{std::istreambuf_iterator<char>(file), {}};
-  if (!file) fail(options.text, ": can't be read");
+  const std::string text = read_input(options.text, int64_t{1} << 30);
   const std::vector<int32_t> ids = ModelText::of(model).tokenizer().encode(text, SpecialTokens::kText, true);
   check_prompt(ids, model);
   if (ids.empty()) fail(options.text, ": expected at least one token, found none");
@@ -108,8 +104,7 @@ void score(const ScoreOptions& options) {
     std::printf("%s\n", boost::json::serialize(out).c_str());
     return;
   }
-  std::printf("%lld tokens scored in %lld steps\n", static_cast<long long>(scored),
-              static_cast<long long>(engine.steps()));
+  std::printf("%s scored in %s\n", counted(scored, "token").c_str(), counted(engine.steps(), "step").c_str());
   if (scored == 0) std::printf("a token is scored by those before it: two are needed\n");
   if (scored > 0) std::printf("mean NLL %.6f, perplexity %.4f\n", mean, std::exp(mean));
 }
@@ -121,9 +116,11 @@ void add_score(CLI::App& app) {
   const auto options = std::make_shared<ScoreOptions>();
   options->model.add_to(*command);
   auto* source = command->add_option_group("source")->require_option(1);
-  source->add_option("--tokens", options->tokens, "JSON file: an array of token ids, taken as they are");
-  source->add_option("--text", options->text,
-                     "file of text, in which nothing is special; BOS in front if the model wants it");
+  source->add_option("--tokens", options->tokens,
+                     "JSON file (-: standard input): an array of token ids, taken as they are");
+  source->add_option(
+      "--text", options->text,
+      "file of text (-: standard input), in which nothing is special; BOS in front if the model wants it");
   command->add_option("--logits", options->logits, "write F32 `logits` [n, vocab] to this safetensors file")
       ->check(CLI::Validator([](std::string& path) { return path.empty() ? "expected a path" : std::string(); }, ""));
   command->add_flag("--json", options->json, "print a JSON object");

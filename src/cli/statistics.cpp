@@ -38,11 +38,10 @@ std::string statistics_line(Engine& engine, const Completion& completion, double
     out +=
         concat(", ", decimals(per_second(t.predicted_steps, t.predicted_ms), 1), " tok/s, ", decimals(gb, 2), " GB/s");
     if (roof_gb_per_second > 0) {
-      out += concat(", ", decimals(100 * gb / roof_gb_per_second, 0), " % of the ", decimals(roof_gb_per_second, 1),
-                    " GB/s that reading the weights can reach");
+      out += concat(" (", decimals(100 * gb / roof_gb_per_second, 0), " % of ", decimals(roof_gb_per_second, 1), ")");
     }
   }
-  out += concat("; ", engine.device().threads(), " threads, ", kernel_set_name(engine.device().kernels()), " kernels; ",
+  out += concat("; ", engine.device().threads(), " threads, ", kernel_set_name(engine.device().kernels()), "; ",
                 finish_reason_name(completion.finish_reason));
   return out;
 }

@@ -14,7 +14,8 @@ boost::json::object timings_json(const GenerateTimings& timings);
 // read.
 double weight_read_bandwidth(Engine& engine);
 
-// "prompt 37 tokens (12 cached), 310.2 tok/s; generated 42, 130.1 tok/s, 12.3 GB/s, 39 % of the 31.4 GB/s ..."
+// "prompt 37 tokens (12 cached), 310.2 tok/s; generated 42, 130.1 tok/s, 12.3 GB/s (39 % of 31.4); 2 threads,
+// avx512; stop": the share of the rate at which this machine reads the weights when it does nothing else.
 std::string statistics_line(Engine& engine, const Completion& completion, double roof_gb_per_second);
 
 }  // namespace weir::cli

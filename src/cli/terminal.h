@@ -20,6 +20,7 @@ class Style {
   std::string_view dim() const { return on_ ? "\x1b[2m" : ""; }
   std::string_view bold() const { return on_ ? "\x1b[1m" : ""; }
   std::string_view plain() const { return on_ ? "\x1b[0m" : ""; }
+  std::string_view erase_line() const { return on_ ? "\r\x1b[K" : ""; }  // of the cursor
 
  private:
   bool on_ = false;

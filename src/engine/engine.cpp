@@ -21,15 +21,16 @@ std::optional<std::filesystem::path> gguf_path(const std::filesystem::path& path
 
 }  // namespace
 
-std::unique_ptr<Model> Model::load(const std::filesystem::path& path) {
-  if (const std::optional<std::filesystem::path> file = gguf_path(path)) {
-    GgufFile gguf = GgufFile::open(*file);
-    ModelSpec spec = load_model(gguf);
-    return std::unique_ptr<Model>(new Model{std::move(gguf), std::move(spec)});
-  }
-  Checkpoint checkpoint = Checkpoint::open(path);
-  ModelSpec spec = load_model(checkpoint);
-  return std::unique_ptr<Model>(new Model{std::move(checkpoint), std::move(spec)});
+ModelSource open_model(const std::filesystem::path& path) {
+  if (const std::optional<std::filesystem::path> file = gguf_path(path)) return GgufFile::open(*file);
+  return Checkpoint::open(path);
+}
+
+std::unique_ptr<Model> Model::load(const std::filesystem::path& path) { return load(open_model(path)); }
+
+std::unique_ptr<Model> Model::load(ModelSource files) {
+  ModelSpec spec = std::visit([](const auto& source) { return load_model(source); }, files);
+  return std::unique_ptr<Model>(new Model{std::move(files), std::move(spec)});
 }
 
 std::unique_ptr<Model> Model::generate(const std::filesystem::path& config, WeightFormat format) {

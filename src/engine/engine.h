@@ -16,13 +16,18 @@
 
 namespace weir {
 
+// `path`: a folder as published on Hugging Face, a GGUF file, or a folder with one GGUF model and no config.json. Maps
+// the files and reads their headers, whatever model is in them.
+using ModelSource = std::variant<Checkpoint, GgufFile>;
+ModelSource open_model(const std::filesystem::path& path);
+
 // Files and the model read from them. The spec's views point into the files: they live together.
 struct Model {
-  std::variant<Checkpoint, GgufFile> files;
+  ModelSource files;
   ModelSpec spec;
 
-  // `path`: a folder as published on Hugging Face, a GGUF file, or a folder with one GGUF model and no config.json.
   static std::unique_ptr<Model> load(const std::filesystem::path& path);
+  static std::unique_ptr<Model> load(ModelSource files);
   // A model of this configuration (a config.json) with generated weights in `format`: for measuring.
   static std::unique_ptr<Model> generate(const std::filesystem::path& config, WeightFormat format);
   const Checkpoint* checkpoint() const { return std::get_if<Checkpoint>(&files); }  // nullptr for GGUF

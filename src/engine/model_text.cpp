@@ -8,6 +8,7 @@
 #include "engine/gguf_tokenizer.h"
 #include "text/kimi_markup.h"
 #include "text/kimi_parser_stream.h"
+#include "text/think_splitter.h"
 #include "text/tokenizer_parts.h"
 #include "text/tokenizer_stream.h"
 
@@ -29,18 +30,26 @@ bool is_there(const fs::path& path) {
   return fs::exists(path, error);
 }
 
+// What a model writes after a template's prompt, or after any text.
 class PlainAnswer final : public AnswerStream {
  public:
-  explicit PlainAnswer(std::shared_ptr<const Tokenizer> tokenizer)
-      : tokenizer_(std::move(tokenizer)), decoder_(tokenizer_, true) {}
+  PlainAnswer(std::shared_ptr<const Tokenizer> tokenizer, std::optional<ThinkSplitter::Start> start)
+      : tokenizer_(std::move(tokenizer)), decoder_(tokenizer_, true) {
+    if (start) splitter_.emplace(*start);
+  }
 
   void push(int32_t id, std::vector<ChatEvent>& events) override {
     const std::span<const int32_t> ends = tokenizer_->end_of_generation();
     if (std::ranges::binary_search(ends, id)) message_.finish_reason = "stop";
     emit(decoder_.push(id), events);
+    // Some vocabularies have the tags as special tokens, which decode to nothing.
+    for (const char* tag : {"<think>", "</think>"}) {
+      if (splitter_ && tokenizer_->is_special(id) && tokenizer_->id_of(tag) == id) emit(tag, events);
+    }
   }
   void finish(std::vector<ChatEvent>& events) override {
     emit(decoder_.finish(), events);
+    if (splitter_) splitter_->finish(message_, events);
     if (message_.finish_reason.empty()) message_.finish_reason = "length";
     events.push_back({.kind = ChatEvent::Kind::kEnd, .text = message_.finish_reason});
   }
@@ -48,6 +57,7 @@ class PlainAnswer final : public AnswerStream {
 
  private:
   void emit(std::string text, std::vector<ChatEvent>& events) {
+    if (splitter_) return splitter_->push(text, message_, events);
     if (text.empty()) return;
     message_.content += text;
     events.push_back({.kind = ChatEvent::Kind::kContent, .text = std::move(text)});
@@ -55,6 +65,7 @@ class PlainAnswer final : public AnswerStream {
 
   std::shared_ptr<const Tokenizer> tokenizer_;
   StreamDecoder decoder_;
+  std::optional<ThinkSplitter> splitter_;
   ParsedMessage message_;
 };
 
@@ -242,13 +253,11 @@ std::vector<int32_t> ModelText::encode(const RenderedPrompt& prompt) const {
   if (format_ == ChatFormat::kTemplate && std::ranges::all_of(prompt.segments, harmless)) {
     return words.encode(prompt.text, SpecialTokens::kParse, false);
   }
-  std::vector<int32_t> ids;
+  std::vector<TextPart> parts;
   for (const Segment& segment : prompt.segments) {
-    const SpecialTokens mode = segment.markup ? SpecialTokens::kParse : SpecialTokens::kText;
-    const std::vector<int32_t> part = words.encode(segment.text, mode, false);
-    ids.insert(ids.end(), part.begin(), part.end());
+    parts.push_back({segment.text, segment.markup ? SpecialTokens::kParse : SpecialTokens::kText});
   }
-  return ids;
+  return words.encode_parts(parts);
 }
 
 std::vector<int32_t> ModelText::encode_raw(std::string_view text) const {
@@ -260,12 +269,14 @@ std::unique_ptr<AnswerStream> ModelText::answer(const RenderedPrompt& prompt, st
   if (format_ == ChatFormat::kKimiK3) {
     return std::make_unique<KimiAnswer>(tokenizer_, open_channel(prompt), std::move(call_prefix));
   }
-  return plain_answer();
+  if (prompt.text.empty()) return std::make_unique<PlainAnswer>(tokenizer_, std::nullopt);
+  const auto start = ends_in_think(prompt.text) ? ThinkSplitter::Start::kReasoning : ThinkSplitter::Start::kAnswer;
+  return std::make_unique<PlainAnswer>(tokenizer_, start);
 }
 
 std::unique_ptr<AnswerStream> ModelText::plain_answer() const {
   tokenizer();
-  return std::make_unique<PlainAnswer>(tokenizer_);
+  return std::make_unique<PlainAnswer>(tokenizer_, std::nullopt);
 }
 
 std::vector<int64_t> ModelText::stop_tokens(std::span<const int64_t> configured) const {

@@ -49,7 +49,8 @@ class ModelText {
   // The ids of a text in which markers count, with what the files put around texts (BOS).
   std::vector<int32_t> encode_raw(std::string_view text) const;
 
-  // What follows `prompt` as a message; calls get the ids CALL_PREFIX0, CALL_PREFIX1 ...
+  // What follows `prompt` as a message (an empty prompt: as text, of which nothing is reasoning); calls get the ids
+  // CALL_PREFIX0, CALL_PREFIX1 ...
   std::unique_ptr<AnswerStream> answer(const RenderedPrompt& prompt, std::string call_prefix = "call_") const;
 
   // What follows a text that is no conversation: content only.

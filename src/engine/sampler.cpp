@@ -63,6 +63,10 @@ float key_value(uint32_t key) { return std::bit_cast<float>((key & 0x80000000u) 
 
 uint64_t fixed_point(float weight) { return static_cast<uint64_t>(static_cast<int64_t>(weight * kWeightUnit)); }
 
+uint64_t share(float p, uint64_t total) {
+  return static_cast<uint64_t>(std::ceil(static_cast<double>(p) * static_cast<double>(total)));
+}
+
 LogitCut everything_from(float value) { return {value, value, std::numeric_limits<int32_t>::max()}; }
 
 bool penalised(const SamplingOptions& options) {
@@ -162,9 +166,12 @@ int64_t Sampler::collect(const LogitCut& cut) {
   return count;
 }
 
-void Sampler::weigh(int64_t count, float temperature) {
+uint64_t Sampler::weigh(int64_t count, float temperature) {
   for (int64_t i = count; i < round_up(count, 16); ++i) candidates_[static_cast<size_t>(i)] = -kInfinity;
   kernels_.weights(candidates_.data(), round_up(count, 16), largest_, temperature, weights_.data());
+  uint64_t total = 0;
+  for (int64_t i = 0; i < count; ++i) total += fixed_point(weights_[static_cast<size_t>(i)]);
+  return total;
 }
 
 // Keeps the candidates of the bucket in which the wanted weight is reached, buckets descending, and takes what is above
@@ -188,11 +195,9 @@ uint32_t Sampler::narrow(Bucket bucket_of, int64_t& count, uint64_t& weight) {
   return bucket;
 }
 
-// First by equal steps between the ends, after which few are left unless many are equal; then by the 11, 11 and 10 bits
-// of the key. In the end all are equal, and ids decide.
-LogitCut Sampler::select(int64_t count, uint64_t weight) {
-  float least = largest_;
-  for (int64_t i = 0; i < count; ++i) least = std::min(least, candidates_[static_cast<size_t>(i)]);
+// First by equal steps from the largest logit to `least`, after which few are left unless many are equal; then by the
+// 11, 11 and 10 bits of the key. In the end all are equal, and ids decide.
+LogitCut Sampler::select(int64_t count, uint64_t weight, float least) {
   const float steps = static_cast<float>(kBuckets - 1) / (largest_ - least);
   if (count > 4 * int64_t{kBuckets} && steps > 0 && steps < kInfinity) {
     narrow([&](float l) { return std::min(static_cast<uint32_t>((l - least) * steps), kBuckets - 1); }, count, weight);
@@ -206,37 +211,39 @@ LogitCut Sampler::select(int64_t count, uint64_t weight) {
   return {value, std::nextafter(value, kInfinity), ids_[last]};
 }
 
-LogitCut Sampler::filter(const SamplingOptions& options) {
-  const float temperature = options.temperature;
-  LogitCut cut = everything_from(largest_ + temperature * math::log(options.min_p));
-  const bool top_k = options.top_k > 0 && options.top_k < vocab_;
-  if (top_k) {
-    const int64_t count = collect(everything_from(std::max(cut.value, bound_of_largest(options.top_k))));
-    if (count >= options.top_k) {  // fewer: min-p has taken the others
-      std::fill_n(weights_.begin(), count, 1.f);
-      cut = select(count, static_cast<uint64_t>(options.top_k) * kOne);
-    }
-  }
-  if (options.top_p < 1) {
-    uint64_t total = 0;
-    int64_t count = 0;
-    if (top_k) {
-      count = collect(cut);
-      weigh(count, temperature);
-      for (int64_t i = 0; i < count; ++i) total += fixed_point(weights_[static_cast<size_t>(i)]);
-    } else {
-      total = kernels_.total_weight(row_, maxima_.data(), largest_, temperature, cut.value);
-      // Logits whose weight is below (1 - p) total / vocab weigh less than (1 - p) total together: the set that is
-      // wanted has none of them. Half of it leaves room for the roundings here.
-      const float hopeless =
-          0.5f * (1 - options.top_p) * (static_cast<float>(total) / kWeightUnit) / static_cast<float>(vocab_);
-      count = collect(everything_from(std::max(cut.value, largest_ + temperature * math::log(hopeless))));
-      weigh(count, temperature);
-    }
-    const double wanted = std::ceil(static_cast<double>(options.top_p) * static_cast<double>(total));
-    cut = select(count, static_cast<uint64_t>(wanted));
+LogitCut Sampler::keep_top_k(const LogitCut& cut, int64_t k) {
+  const float least = std::max(cut.value, bound_of_largest(k));
+  const int64_t count = collect(everything_from(least));
+  if (count < k) return cut;  // min-p has left fewer
+  std::fill_n(weights_.begin(), count, 1.f);
+  return select(count, static_cast<uint64_t>(k) * kOne, least);
+}
+
+LogitCut Sampler::keep_top_p_of_few(const LogitCut& cut, float temperature, float p) {
+  const int64_t count = collect(cut);
+  return select(count, share(p, weigh(count, temperature)), cut.value);
+}
+
+LogitCut Sampler::keep_top_p(const LogitCut& cut, float temperature, float p) {
+  const uint64_t total = kernels_.total_weight(row_, maxima_.data(), largest_, temperature, cut.value);
+  // Logits whose weight is below (1 - p) total / vocab weigh less than (1 - p) total together: the set that is wanted
+  // has none of them. Half of it leaves room for the roundings here. Often a few nats suffice, and few candidates.
+  const float hopeless = 0.5f * (1 - p) * (static_cast<float>(total) / kWeightUnit) / static_cast<float>(vocab_);
+  for (const float nats : {8.f, -math::log(hopeless), kInfinity}) {
+    const float least = std::max(cut.value, largest_ - temperature * nats);
+    const int64_t count = collect(everything_from(least));
+    if (weigh(count, temperature) >= share(p, total)) return select(count, share(p, total), least);
   }
   return cut;
+}
+
+LogitCut Sampler::filter(const SamplingOptions& options) {
+  LogitCut cut = everything_from(largest_ + options.temperature * math::log(options.min_p));
+  const bool top_k = options.top_k > 0 && options.top_k < vocab_;
+  if (top_k) cut = keep_top_k(cut, options.top_k);
+  if (options.top_p == 1) return cut;
+  return top_k ? keep_top_p_of_few(cut, options.temperature, options.top_p)
+               : keep_top_p(cut, options.temperature, options.top_p);
 }
 
 void Sampler::logprobs(int32_t count, SampledToken& token) {

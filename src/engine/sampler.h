@@ -79,11 +79,16 @@ class Sampler {
 
   float bound_of_largest(int64_t count);  // at least `count` logits are at least this
   int64_t collect(const LogitCut& cut);   // what is within the cut, ids ascending: the candidates; returns their number
-  void weigh(int64_t count, float temperature);     // candidate weights
-  LogitCut select(int64_t count, uint64_t weight);  // the smallest cut of the candidates with that weight
+  uint64_t weigh(int64_t count, float temperature);  // the candidates; returns the sum
+  // The smallest cut of the candidates with that weight, if they have it. `least`: no candidate is below.
+  LogitCut select(int64_t count, uint64_t weight, float least);
   template <class Bucket>
   uint32_t narrow(Bucket bucket_of, int64_t& count, uint64_t& weight);
+
   LogitCut filter(const SamplingOptions& options);
+  LogitCut keep_top_k(const LogitCut& cut, int64_t k);
+  LogitCut keep_top_p(const LogitCut& cut, float temperature, float p);
+  LogitCut keep_top_p_of_few(const LogitCut& cut, float temperature, float p);
 
   int64_t vocab_;
   SampleKernels kernels_;

@@ -1,5 +1,5 @@
 // Sampling from 160,000 logits, on one thread as the engine calls it: logits like a language model's (a bell of width 3
-// below some peaks), and a flat row, the worst case. Bytes: the logits, once.
+// below some peaks, likely or not so), and a flat row, the worst case. Bytes: the logits, once.
 #include "engine/sampler.h"
 
 #include <cmath>
@@ -30,7 +30,7 @@ std::vector<float> bell(float width, float peak) {
 
 int main() {
   using namespace weir;
-  const std::vector<float> peaked = bell(3, 18), flat = bell(0.5f, 0);
+  const std::vector<float> peaked = bell(2, 18), broad = bell(3, 18), flat = bell(0.5f, 0);
   TokenHistory history;
   for (int32_t i = 0; i < 8000; ++i) history.add(i * i % 20011);
   struct Case {
@@ -49,6 +49,8 @@ int main() {
        peaked,
        {.temperature = 0.7f, .top_p = 0.9f, .presence_penalty = 0.5f, .repetition_penalty = 1.1f}},
       {"greedy, 20 logprobs", peaked, {.top_logprobs = 20}},
+      {"broad: T 1", broad, {.temperature = 1}},
+      {"broad: T 1, top-p 0.95", broad, {.temperature = 1, .top_p = 0.95f}},
       {"flat: T 1", flat, {.temperature = 1}},
       {"flat: T 1, top-k 20000", flat, {.temperature = 1, .top_k = 20000}},
       {"flat: T 1, top-p 0.95", flat, {.temperature = 1, .top_p = 0.95f}},

@@ -56,6 +56,7 @@ struct Scheduler::Live {
   TokenHistory history;
   RequestUsage usage;
   bool has_run = false, ended = false;
+  bool needs_history = false;   // penalties
   uint64_t waits_for = 0;       // arrival + 1 of the request that computes this one's beginning; 0: none
   int64_t branch = 0;           // where this prompt parts from what is cached: a restore point is left there
   std::vector<int64_t> wanted;  // positions where others want one
@@ -146,7 +147,10 @@ std::string Scheduler::submit(RequestId id, Request request) {
   live->prompt_size = prompt;
   live->tokens = request.prompt;
   live->tokens.reserve(static_cast<size_t>(prompt + request.max_tokens));
-  live->history.add_prompt(request.prompt);
+  const SamplingOptions& sampling = request.sampling;
+  live->needs_history =
+      sampling.presence_penalty != 0 || sampling.frequency_penalty != 0 || sampling.repetition_penalty != 1;
+  if (live->needs_history) live->history.add_prompt(request.prompt);
   live->request = std::move(request);
   live->request.sampling.stop_tokens = live->request.stop_tokens;
   live->arrival = arrivals_++;
@@ -454,7 +458,7 @@ bool Scheduler::step(StepObserver* observer) {
     record.evictions = cache_.counters().evicted_nodes + cache_.counters().evicted_points;
     record.preemptions = counters_.preemptions;
     for (const Planned& p : planned_) {
-      record.spans.push_back({p.live->id, p.position, p.rows});
+      trace_->add_span({p.live->id, p.position, p.rows});
     }
   }
   int32_t decode = 0, prompt = 0;
@@ -550,7 +554,7 @@ void Scheduler::sampled(Live& live, const SampledToken& token) {
     return end(live, {.reason = FinishReason::kStop, .stop_token = token.id});
   }
   live.tokens.push_back(token.id);
-  live.history.add(token.id);
+  if (live.needs_history) live.history.add(token.id);
   turns_[live.request.client] += 1;
   sink_.on_token(live.id, token);
   if (live.generated() == live.request.max_tokens) end(live, {.reason = FinishReason::kLength});

@@ -4,14 +4,19 @@
 
 namespace weir {
 
-TraceRecorder::TraceRecorder(int64_t capacity) : capacity_(capacity), ring_(static_cast<size_t>(capacity)) {
-  for (TraceStep& step : ring_) step.spans.reserve(16);
-}
+TraceRecorder::TraceRecorder(int64_t capacity)
+    : capacity_(capacity), ring_(static_cast<size_t>(capacity)), spans_(static_cast<size_t>(16 * capacity)) {}
 
 TraceStep& TraceRecorder::next() {
   TraceStep& step = ring_[static_cast<size_t>(recorded_++ % capacity_)];
-  step.spans.clear();
+  step.first_span = added_;
+  step.spans = 0;
   return step;
+}
+
+void TraceRecorder::add_span(const TraceSpan& span) {
+  spans_[static_cast<size_t>(added_++) % spans_.size()] = span;
+  ++ring_[static_cast<size_t>((recorded_ - 1) % capacity_)].spans;
 }
 
 std::string TraceRecorder::dump() const {
@@ -30,10 +35,12 @@ std::string TraceRecorder::dump() const {
         static_cast<long long>(s.hit_tokens), static_cast<long long>(s.evictions),
         static_cast<long long>(s.preemptions));
     out += line;
-    for (size_t k = 0; k < s.spans.size(); ++k) {
-      std::snprintf(line, sizeof(line), "%s[%llu,%lld,%d]", k > 0 ? "," : "",
-                    static_cast<unsigned long long>(s.spans[k].request), static_cast<long long>(s.spans[k].position),
-                    s.spans[k].rows);
+    // Spans that newer steps have overwritten are left out.
+    const int64_t oldest = std::max(s.first_span, added_ - static_cast<int64_t>(spans_.size()));
+    for (int64_t k = oldest; k < s.first_span + s.spans; ++k) {
+      const TraceSpan& span = spans_[static_cast<size_t>(k) % spans_.size()];
+      std::snprintf(line, sizeof(line), "%s[%llu,%lld,%d]", k > oldest ? "," : "",
+                    static_cast<unsigned long long>(span.request), static_cast<long long>(span.position), span.rows);
       out += line;
     }
     out += "]}\n";

@@ -23,24 +23,31 @@ struct TraceStep {
   int32_t waiting = 0, running = 0;
   int64_t free_pages = 0, free_anchors = 0, cached_chunks = 0, restore_points = 0;
   int64_t hit_tokens = 0, evictions = 0, preemptions = 0;  // since the start
-  std::vector<TraceSpan> spans;
+  int64_t first_span = 0, spans = 0;                       // in the recorder's ring of spans
 };
 
 class TraceRecorder {
  public:
+  // The last `capacity` steps, and their last 16 x capacity spans. Everything is allocated here.
   explicit TraceRecorder(int64_t capacity = 4096);
 
-  // The record to fill for this step: the oldest one's memory, so that nothing is allocated once all are in use.
-  TraceStep& next();
+  TraceStep& next();                     // the record of this step, to be filled
+  void add_span(const TraceSpan& span);  // of this step
   // Oldest first, a JSON object a line.
   std::string dump() const;
   int64_t recorded() const { return recorded_; }
   const TraceStep& last() const { return ring_[static_cast<size_t>((recorded_ - 1) % capacity_)]; }
+  // Span `i` of a step that is recent enough.
+  const TraceSpan& span(const TraceStep& step, int64_t i) const {
+    return spans_[static_cast<size_t>(step.first_span + i) % spans_.size()];
+  }
 
  private:
   int64_t capacity_;
   int64_t recorded_ = 0;
   std::vector<TraceStep> ring_;
+  std::vector<TraceSpan> spans_;
+  int64_t added_ = 0;
 };
 
 }  // namespace weir

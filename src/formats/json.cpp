@@ -9,6 +9,35 @@
 #include "formats/mapped_file.h"
 
 namespace weir {
+
+struct TooMuchMemory {};
+
+// Counts what an arena hands out; nothing is given back before the arena goes.
+class CountingArena final : public boost::json::memory_resource {
+ public:
+  explicit CountingArena(int64_t limit) : left_(limit) {}
+
+ private:
+  void* do_allocate(size_t bytes, size_t align) override {
+    left_ -= static_cast<int64_t>(bytes);
+    if (left_ < 0) throw TooMuchMemory();
+    return arena_.allocate(bytes, align);
+  }
+  void do_deallocate(void*, size_t, size_t) override {}
+  bool do_is_equal(const memory_resource& other) const noexcept override { return this == &other; }
+
+  int64_t left_;
+  boost::json::monotonic_resource arena_;
+};
+
+}  // namespace weir
+
+template <>
+struct boost::json::is_deallocate_trivial<weir::CountingArena> {
+  static constexpr bool value = true;
+};
+
+namespace weir {
 namespace {
 
 using boost::json::error_code;
@@ -129,9 +158,14 @@ boost::json::value parse_json(std::string_view text, const std::string& file, Js
   boost::json::parse_options options;
   options.max_depth = static_cast<size_t>(limits.max_depth);
   boost::json::basic_parser<Builder> parser(options,
-                                            boost::json::make_shared_resource<boost::json::monotonic_resource>());
+                                            boost::json::make_shared_resource<CountingArena>(limits.max_memory));
   error_code error;
-  const size_t parsed = parser.write_some(false, text.data(), text.size(), error);
+  size_t parsed = 0;
+  try {
+    parsed = parser.write_some(false, text.data(), text.size(), error);
+  } catch (const TooMuchMemory&) {
+    fail(file, ": JSON that takes more than ", limits.max_memory, " bytes of memory while it is read");
+  }
   const std::string& refusal = parser.handler().refusal();
   if (!refusal.empty()) fail(file, ": not JSON at byte ", parsed, ": ", refusal);
   if (error == boost::json::error::too_deep) {

@@ -16,11 +16,15 @@ namespace weir {
 struct JsonLimits {
   int64_t max_bytes = int64_t{64} << 20;
   int max_depth = 64;  // of arrays and objects inside each other
+  // Of memory while parsing: a list of zeros may take 36 times its text, but 100 MB of tensor names and shapes take
+  // 450.
+  int64_t max_memory = int64_t{640} << 20;
 };
 
 // Throws Error "FILE: not JSON at byte N: REASON". Beyond the grammar, refuses duplicate keys in an object (readers
-// disagree on which one counts) and numbers too large for a double. `file` only names the text in messages. The value
-// shares one arena that is freed as a whole, so it is quick to build and to drop, but keeps its memory when edited.
+// disagree on which one counts), numbers too large for a double, and values that take more memory than max_memory.
+// `file` only names the text in messages. The value shares one arena that is freed as a whole, so it is quick to build
+// and to drop, but keeps its memory when edited.
 boost::json::value parse_json(std::string_view text, const std::string& file, JsonLimits limits = {});
 
 // The same for the contents of a file. A UTF-8 byte order mark is refused like any other byte that is not JSON.

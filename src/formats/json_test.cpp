@@ -211,6 +211,15 @@ TEST(JsonObject, names_nested_fields_by_their_path_and_outlives_its_parent) {
             "c.json: field 'text_config.rope.type': expected 'yarn', found nothing");
 }
 
+TEST(Json, refuses_values_that_take_more_memory_than_they_may) {
+  std::string zeros = "[0";
+  for (int i = 1; i < 100'000; ++i) zeros += ",0";
+  zeros += "]";
+  EXPECT_EQ(error_of([&] { parse_json(zeros, "z.json", {.max_memory = 1 << 20}); }),
+            "z.json: JSON that takes more than 1048576 bytes of memory while it is read");
+  EXPECT_EQ(parse_json(zeros, "z.json", {.max_memory = 16 << 20}).as_array().size(), 100'000u);
+}
+
 TEST(JsonObject, refuses_numbers_that_are_not_finite_even_from_a_program) {
   boost::json::object object;
   object["nan"] = std::numeric_limits<double>::quiet_NaN();

@@ -2,6 +2,7 @@
 
 #include <bit>
 #include <cstring>
+#include <limits>
 
 #include "base/number.h"
 
@@ -100,6 +101,7 @@ void dequantize_block(WeightFormat format, const std::byte* block, float* out) {
       out[0] = bf16_to_f32(static_cast<uint16_t>(b[0] | b[1] << 8));
       return;
     case WeightFormat::kMxfp4:
+    case WeightFormat::kE4m3:
       return;  // not in one piece
     case WeightFormat::kMxfp4Block:
       for (int i = 0; i < 32; ++i) {
@@ -186,8 +188,32 @@ void dequantize_row(WeightFormat format, const std::byte* row, int64_t elements,
   for (int64_t i = 0; i < elements; i += block.elements, row += block.bytes) dequantize_block(format, row, out + i);
 }
 
+float e4m3_to_f32(uint8_t code) {
+  const int exponent = code >> 3 & 15;
+  const int mantissa = code & 7;
+  if ((code & 0x7f) == 0x7f) return std::numeric_limits<float>::quiet_NaN();
+  const float magnitude =
+      exponent == 0
+          ? static_cast<float>(mantissa) * 0x1p-9f
+          : std::bit_cast<float>(static_cast<uint32_t>(exponent + 120) << 23 | static_cast<uint32_t>(mantissa) << 20);
+  return (code & 0x80) != 0 ? -magnitude : magnitude;
+}
+
+float e4m3_scale(const WeightView& weight, int64_t o, int64_t k) {
+  const std::byte* row = weight.scales + (weight.scale_first + o) / weight.scale_rows * weight.scale_row_bytes;
+  float scale = 0;
+  dequantize_block(weight.scale_format, row + k / weight.scale_cols * weight_block(weight.scale_format).bytes, &scale);
+  return scale;
+}
+
 void dequantize(const WeightView& weight, int64_t o, int64_t first, int64_t elements, float* out) {
   const std::byte* row = weight.data + o * weight.row_bytes + weight_row_bytes(weight.format, first);
+  if (weight.format == WeightFormat::kE4m3) {
+    for (int64_t i = 0; i < elements; ++i) {
+      out[i] = e4m3_to_f32(static_cast<uint8_t>(row[i])) * e4m3_scale(weight, o, first + i);
+    }
+    return;
+  }
   if (weight.format != WeightFormat::kMxfp4) return dequantize_row(weight.format, row, elements, out);
   const std::byte* scales = weight.scales + o * weight.scale_row_bytes + first / 32;
   for (int64_t i = 0; i < elements; ++i) {

@@ -28,6 +28,11 @@
 
 namespace weir {
 
+// FP8 E4M3 is no type of GGUF: x = E4M3[q] s with a scale of a block of the matrix (weight.h), one rounding.
+float e4m3_to_f32(uint8_t code);
+// Scale of element (o, k) of a kE4m3 matrix.
+float e4m3_scale(const WeightView& weight, int64_t o, int64_t k);
+
 inline constexpr int8_t kIq4Values[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
 inline constexpr int8_t kE2m1Doubled[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
 
@@ -52,11 +57,11 @@ constexpr bool has_minima(WeightFormat format) {
 
 void decode_block(WeightFormat format, const std::byte* block, BlockCodes& codes);
 
-// `elements` values of a row, from its first: a multiple of the block's elements. Every format but kMxfp4, whose scales
-// lie elsewhere.
+// `elements` values of a row, from its first: a multiple of the block's elements. Every format but kMxfp4 and kE4m3,
+// whose scales lie elsewhere.
 void dequantize_row(WeightFormat format, const std::byte* row, int64_t elements, float* out);
 
-// Elements [first, first + elements) of row o of any format, kMxfp4 too; both multiples of the block's elements.
+// Elements [first, first + elements) of row o of any format; both multiples of the block's elements.
 void dequantize(const WeightView& weight, int64_t o, int64_t first, int64_t elements, float* out);
 
 }  // namespace weir

@@ -27,6 +27,7 @@ enum class WeightFormat : uint8_t {
   kIq4Xs,
   kMxfp4Block,  // GGUF's MXFP4: blocks of 17 bytes, scale first
   kNvfp4,       // decoded by references only
+  kE4m3,        // FP8: one byte an element, 1-4-3 bits without infinities (0x7f and 0xff: NaN); scales lie elsewhere
 };
 
 struct WeightView {
@@ -37,9 +38,30 @@ struct WeightView {
   int64_t row_bytes = 0;
   const std::byte* scales = nullptr;  // kMxfp4: row o at o * scale_row_bytes, one byte per 32 elements
   int64_t scale_row_bytes = 0;
+  // kE4m3: element (o, k) times scale ((scale_first + o) / scale_rows, k / scale_cols) of the grid at `scales`, rounded
+  // to FP32. Grid rows lie scale_row_bytes apart; scales are kF32, kF16 or kBf16.
+  WeightFormat scale_format = WeightFormat::kF32;
+  int64_t scale_rows = 1;
+  int64_t scale_cols = 1;
+  int64_t scale_first = 0;
 
-  int64_t bytes() const { return out * (row_bytes + scale_row_bytes); }
+  int64_t bytes() const {
+    return out * row_bytes + ((scale_first + out - 1) / scale_rows - scale_first / scale_rows + 1) * scale_row_bytes;
+  }
   bool empty() const { return data == nullptr; }
+
+  // Rows [begin, begin + count) as a matrix of its own.
+  WeightView rows(int64_t begin, int64_t count) const {
+    WeightView part = *this;
+    part.out = count;
+    part.data += begin * row_bytes;
+    part.scale_first += begin;
+    if (scales != nullptr) {
+      part.scales += part.scale_first / scale_rows * scale_row_bytes;
+      part.scale_first %= scale_rows;
+    }
+    return part;
+  }
 };
 
 // A row is a whole number of blocks. For kMxfp4: 32 elements and the 16 bytes of their nibbles; scales lie elsewhere.
@@ -68,6 +90,7 @@ constexpr WeightBlock weight_block(WeightFormat format) {
     case WeightFormat::kIq4Xs: return {256, 136};
     case WeightFormat::kMxfp4Block: return {32, 17};
     case WeightFormat::kNvfp4: return {64, 36};
+    case WeightFormat::kE4m3: return {1, 1};
   }
   return {};
 }
@@ -98,6 +121,7 @@ constexpr std::string_view weight_format_name(WeightFormat format) {
     case WeightFormat::kIq4Xs: return "IQ4_XS";
     case WeightFormat::kMxfp4Block: return "MXFP4";
     case WeightFormat::kNvfp4: return "NVFP4";
+    case WeightFormat::kE4m3: return "E4M3";
   }
   return "?";
 }

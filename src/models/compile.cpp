@@ -10,9 +10,11 @@ namespace weir {
 
 void Compiler::stack() {
   Buffer stream = c_.buffer("stream.0", spec_.hidden);
-  c_.add(
-      bind_embedding(c_.device(), "embedding", {.table = spec_.embedding, .y = stream.data, .y_stride = stream.cols}),
-      stream);
+  c_.add(bind_embedding(
+             c_.device(), "embedding",
+             {.table = spec_.embedding, .scale = spec_.embedding_scale, .y = stream.data, .y_stride = stream.cols}),
+         stream);
+  if (spec_.per_layer) per_layer_vectors(stream);
   rope_angles();
   stream = spec_.residual_block > 0 ? residual_stack(stream) : plain_stack(stream);
   head(stream);
@@ -26,10 +28,19 @@ Buffer Compiler::plain_stack(Buffer stream) {
     const std::string name = concat("layers.", i, ".");
     norm(name + "input_norm", layer.input_norm, stream, x);
     mixer(name, layer, x, out);
+    if (!layer.post_mixer_norm.empty()) norm(name + "post_mixer_norm", layer.post_mixer_norm, out, out);
     add(name + "mixer.add", stream, out, stream);
     norm(name + "ffn_norm", layer.ffn_norm, stream, x);
-    ffn(name, layer, x, out);
-    add(name + "ffn.add", stream, out, stream);
+    ffn(name, layer, stream, x, out);
+    if (!layer.post_ffn_norm.empty()) norm(name + "post_ffn_norm", layer.post_ffn_norm, out, out);
+    if (layer.per_layer) {
+      add(name + "ffn.add", stream, out, stream);
+      per_layer_input(name, layer, stream, out);
+    } else if (layer.scalar != 1) {
+      add_scaled(name + "ffn.add", stream, out, layer.scalar, stream);
+    } else {
+      add(name + "ffn.add", stream, out, stream);
+    }
   }
   return stream;
 }
@@ -57,7 +68,7 @@ Buffer Compiler::residual_stack(Buffer stream) {
     }
     residual_read(name + "ffn_residual", layer.ffn_residual, sealed, stream, read);
     norm(name + "ffn_norm", layer.ffn_norm, read, x);
-    ffn(name, layer, x, out);
+    ffn(name, layer, read, x, out);
     add(name + "ffn.add", stream, out, stream);
   }
   residual_read("output_residual", spec_.output_residual, sealed, stream, read);
@@ -96,14 +107,29 @@ void Compiler::head(Buffer stream) {
                       .activations = c_.options().activations,
                       .max_rows = c_.options().max_logit_rows}),
          c_.logits);
+  if (spec_.logit_softcap == 0) return;
+  c_.add(bind_elementwise(c_.device(), "head.softcap",
+                          {.kind = ElementwiseKind::kSoftCap,
+                           .beta = spec_.logit_softcap,
+                           .size = spec_.vocab,
+                           .g = c_.logits.data,
+                           .g_stride = c_.logits.cols,
+                           .y = c_.logits.data,
+                           .y_stride = c_.logits.cols,
+                           .rows = RowSet::kLogits}),
+         c_.logits);
 }
 
 void Compiler::mixer(const std::string& layer, const LayerSpec& spec, Buffer x, Buffer out) {
+  layer_ = static_cast<int>(&spec - spec_.layers.data());
   std::visit([&](const auto& part) { mix(layer, part, x, out); }, spec.mixer);
 }
 
-void Compiler::ffn(const std::string& layer, const LayerSpec& spec, Buffer x, Buffer out) {
-  std::visit([&](const auto& part) { feed(layer + "ffn.", part, x, out); }, spec.ffn);
+void Compiler::ffn(const std::string& layer, const LayerSpec& spec, Buffer stream, Buffer x, Buffer out) {
+  const std::string name = layer + "ffn.";
+  if (const auto* parallel = std::get_if<ParallelFfn>(&spec.ffn)) return feed(name, *parallel, stream, x, out);
+  if (const auto* moe = std::get_if<MoeFfn>(&spec.ffn)) return feed(name, *moe, x, out);
+  feed(name, std::get<DenseFfn>(spec.ffn), x, out);
 }
 
 std::unique_ptr<Circuit> compile(const ModelSpec& spec, CpuDevice& device, const CompileOptions& options) {

@@ -4,27 +4,39 @@
 
 namespace weir {
 
+void Compiler::store_kv(const std::string& name, const AttentionMixer& m, Buffer x) {
+  const Buffer k = c_.buffer("attention.k", m.kv_heads * m.head_dim);
+  const Buffer v = c_.buffer("attention.v", m.kv_heads * m.head_dim);
+  linear(name + "k", m.k, x, k);
+  if (!m.v.weight.empty()) linear(name + "v", m.v, x, v);
+  if (m.v_norm) plain_rms(name + "v_norm", m.kv_heads, m.head_dim, m.v.weight.empty() ? k : v, v);
+  if (!m.k_norm.empty()) rms(name + "k_norm", m.k_norm, m.head_dim, spec_.eps, k, k, RowSet::kAll, m.kv_heads);
+  if (m.rope >= 0) rotate(name + "k_rope", m.rope, m.kv_heads, m.head_dim, k);
+  const int64_t row = k.cols * state_dtype_bytes(kv());
+  const Retention kept = m.window > 0 ? Retention::kWindow : Retention::kForever;
+  const KvFields fields{.key = c_.layout().add_page(name + "k", kept, row, m.window),
+                        .value = c_.layout().add_page(name + "v", kept, row, m.window)};
+  kv_write(name + "k_write", fields.key, 0, k);
+  kv_write(name + "v_write", fields.value, 0, v);
+  kv_fields_[layer_] = fields;
+}
+
 void Compiler::mix(const std::string& layer, const AttentionMixer& m, Buffer x, Buffer out) {
   const std::string name = layer + "attention.";
   const Buffer q = c_.buffer("attention.q", m.heads * m.head_dim);
-  const Buffer k = c_.buffer("attention.k", m.kv_heads * m.head_dim);
-  const Buffer v = c_.buffer("attention.v", m.kv_heads * m.head_dim);
   const Buffer o = c_.buffer("attention.o", m.heads * m.head_dim);
-  linear(name + "q", m.q, x, q);
-  linear(name + "k", m.k, x, k);
-  linear(name + "v", m.v, x, v);
-  if (!m.q_norm.empty()) rms(name + "q_norm", m.q_norm, m.head_dim, spec_.eps, q, q, RowSet::kAll, m.heads);
-  if (!m.k_norm.empty()) rms(name + "k_norm", m.k_norm, m.head_dim, spec_.eps, k, k, RowSet::kAll, m.kv_heads);
-  if (m.rope >= 0) {
-    rotate(name + "q_rope", m.rope, m.heads, m.head_dim, q);
-    rotate(name + "k_rope", m.rope, m.kv_heads, m.head_dim, k);
+  const Buffer gate = m.q_gate ? c_.buffer("attention.gate", o.cols) : Buffer{};
+  if (m.q_gate) {
+    const Buffer both = c_.buffer("attention.q_and_gate", 2 * q.cols);
+    linear(name + "q", m.q, x, both);
+    split(name + "q.split", m.heads, {{m.head_dim, q}, {m.head_dim, gate}}, both);
+  } else {
+    linear(name + "q", m.q, x, q);
   }
-  const int64_t row = k.cols * state_dtype_bytes(kv());
-  const Retention kept = m.window > 0 ? Retention::kWindow : Retention::kForever;
-  const PageField keys = c_.layout().add_page(name + "k", kept, row, m.window);
-  const PageField values = c_.layout().add_page(name + "v", kept, row, m.window);
-  kv_write(name + "k_write", keys, 0, k);
-  kv_write(name + "v_write", values, 0, v);
+  if (!m.q_norm.empty()) rms(name + "q_norm", m.q_norm, m.head_dim, spec_.eps, q, q, RowSet::kAll, m.heads);
+  if (m.rope >= 0) rotate(name + "q_rope", m.rope, m.heads, m.head_dim, q);
+  if (m.share < 0) store_kv(name, m, x);
+  const KvFields& fields = kv_fields_.at(m.share < 0 ? layer_ : m.share);
   c_.add(bind_attention(c_.device(), name + "core",
                         {.heads = m.heads,
                          .kv_heads = m.kv_heads,
@@ -32,8 +44,8 @@ void Compiler::mix(const std::string& layer, const AttentionMixer& m, Buffer x, 
                          .value_dim = m.head_dim,
                          .scale = m.scale,
                          .dtype = kv(),
-                         .key = keys,
-                         .value = values,
+                         .key = fields.key,
+                         .value = fields.value,
                          .value_head_stride = m.head_dim,
                          .q = q.data,
                          .q_stride = q.cols,
@@ -43,6 +55,7 @@ void Compiler::mix(const std::string& layer, const AttentionMixer& m, Buffer x, 
                          .window = m.window,
                          .sinks = m.sinks.empty() ? nullptr : m.sinks.data()}),
          o);
+  if (m.q_gate) elementwise(name + "gate.apply", ElementwiseKind::kGate, o, gate, o);
   linear(name + "o", m.o, o, out);
 }
 

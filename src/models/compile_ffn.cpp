@@ -14,20 +14,22 @@ void Compiler::feed(const std::string& name, const DenseFfn& f, Buffer x, Buffer
   linear(name + "down", f.down, gate, out);
 }
 
-void Compiler::feed(const std::string& name, const MoeFfn& f, Buffer x, Buffer out) {
+void Compiler::moe(const std::string& name, const MoeFfn& f, Buffer router_input, Buffer x, Buffer out) {
   const auto experts = static_cast<int64_t>(f.experts.size());
   const Buffer logits = c_.buffer("moe.router", experts);
   const Buffer weights = c_.buffer("moe.weights", f.top_k);
   int32_t* ids = c_.int_buffer("moe.ids", f.top_k);
-  linear(name + "router", f.router, x, logits);
+  linear(name + "router", f.router, router_input, logits);
   c_.add(bind_router(c_.device(), name + "choose",
-                     {.experts = experts,
+                     {.score = f.score,
+                      .experts = experts,
                       .top_k = f.top_k,
                       .groups = f.groups,
                       .topk_group = f.topk_group,
                       .renormalize = f.renormalize,
                       .scaling_factor = f.scaling_factor,
-                      .bias = f.router_bias.data(),
+                      .bias = f.router_bias.empty() ? nullptr : f.router_bias.data(),
+                      .expert_scale = f.expert_scale.empty() ? nullptr : f.expert_scale.data(),
                       .logits = logits.data,
                       .logits_stride = logits.cols,
                       .ids = ids,
@@ -43,6 +45,9 @@ void Compiler::feed(const std::string& name, const MoeFfn& f, Buffer x, Buffer o
                    .out = routed.cols,
                    .top_k = f.top_k,
                    .act = spec_.act,
+                   .gate_bias = f.gate_bias.empty() ? nullptr : f.gate_bias.data(),
+                   .up_bias = f.up_bias.empty() ? nullptr : f.up_bias.data(),
+                   .down_bias = f.down_bias.empty() ? nullptr : f.down_bias.data(),
                    .x = input.data,
                    .x_stride = input.cols,
                    .ids = ids,
@@ -60,8 +65,25 @@ void Compiler::feed(const std::string& name, const MoeFfn& f, Buffer x, Buffer o
   if (f.shared) {
     const Buffer shared = c_.buffer("moe.shared", spec_.hidden);
     feed(name + "shared.", *f.shared, x, shared);
+    if (f.shared_gate) {
+      const Buffer gate = c_.buffer("moe.shared_gate", 1);
+      linear(name + "shared.gate_row", *f.shared_gate, x, gate);
+      elementwise(name + "shared.gate_row.apply", ElementwiseKind::kGateRow, shared, gate, shared);
+    }
     add(name + "shared.add", out, shared, out);
   }
+}
+
+void Compiler::feed(const std::string& name, const ParallelFfn& f, Buffer stream, Buffer x, Buffer out) {
+  feed(name + "dense.", f.dense, x, out);
+  norm(name + "dense_norm", f.dense_norm, out, out);
+  const Buffer router_input = c_.buffer("parallel.router_input", spec_.hidden);
+  const Buffer routed = c_.buffer("parallel.routed", spec_.hidden);
+  norm(name + "router_norm", f.router_norm, stream, router_input);
+  norm(name + "moe_input_norm", f.moe_input_norm, stream, x);
+  moe(name + "moe.", f.moe, router_input, x, routed);
+  norm(name + "moe_norm", f.moe_norm, routed, routed);
+  add(name + "moe.add", out, routed, out);
 }
 
 }  // namespace weir

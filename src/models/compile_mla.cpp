@@ -1,16 +1,64 @@
 // Multi-head latent attention in absorbed form.
 #include "models/compiler.h"
 #include "ops/attention/attention.h"
+#include "ops/indexer/indexer.h"
 #include "ops/mla/mla.h"
+#include "ops/norm/layer_norm.h"
+#include "ops/sparse_attention/sparse_attention.h"
 
 namespace weir {
+namespace {
+
+constexpr const char* kSelected = "indexer.selected";  // [rows, top_k]; kept for the layers that share it
+constexpr const char* kCount = "indexer.count";
+
+}  // namespace
+
+void Compiler::select(const std::string& name, const Indexer& indexer, Buffer low, Buffer x) {
+  const Buffer q = c_.buffer("indexer.q", indexer.heads * indexer.dim);
+  const Buffer k = c_.buffer("indexer.k", indexer.dim);
+  const Buffer weights = c_.buffer("indexer.weights", indexer.heads);
+  linear(name + "q", indexer.q, low, q);
+  linear(name + "k", indexer.k, x, k);
+  c_.add(bind_layer_norm(c_.device(), name + "k_norm",
+                         {.size = k.cols,
+                          .eps = indexer.k_norm_eps,
+                          .weight = indexer.k_norm.data(),
+                          .bias = indexer.k_norm_bias.data(),
+                          .x = k.data,
+                          .x_stride = k.cols,
+                          .y = k.data,
+                          .y_stride = k.cols}),
+         k);
+  rotate(name + "q_rope", indexer.rope, indexer.heads, indexer.dim, q);
+  rotate(name + "k_rope", indexer.rope, 1, indexer.dim, k);
+  linear(name + "weights", indexer.weights, x, weights);
+  const PageField keys = c_.layout().add_page(name + "k", Retention::kForever, k.cols * state_dtype_bytes(kv()));
+  kv_write(name + "k_write", keys, 0, k);
+  c_.add(bind_indexer(c_.device(), name + "choose",
+                      {.heads = indexer.heads,
+                       .dim = indexer.dim,
+                       .top_k = indexer.top_k,
+                       .scale = indexer.scale,
+                       .weight_scale = indexer.weight_scale,
+                       .dtype = kv(),
+                       .key = keys,
+                       .q = q.data,
+                       .q_stride = q.cols,
+                       .weights = weights.data,
+                       .weights_stride = weights.cols,
+                       .selected = c_.int_buffer(kSelected, indexer.top_k),
+                       .count = c_.int_buffer(kCount, 1)}),
+         weights);
+}
 
 void Compiler::mix(const std::string& layer, const MlaMixer& m, Buffer x, Buffer out) {
   const std::string name = layer + "mla.";
   const int64_t key = m.latent + m.extra;
   const Buffer q = c_.buffer("mla.q", m.heads * (m.nope + m.extra));
+  Buffer low;
   if (m.q_a) {
-    const Buffer low = c_.buffer("mla.q_a", m.q_a->weight.out);
+    low = c_.buffer("mla.q_a", m.q_a->weight.out);
     linear(name + "q_a", *m.q_a, x, low);
     rms(name + "q_a_norm", m.q_a_norm, low.cols, m.latent_eps, low, low);
     linear(name + "q_b", m.q, low, q);
@@ -20,6 +68,10 @@ void Compiler::mix(const std::string& layer, const MlaMixer& m, Buffer x, Buffer
   const Buffer row = c_.buffer("mla.row", key);
   linear(name + "kv_a", m.kv_a, x, row);
   rms(name + "kv_a_norm", m.kv_a_norm, m.latent, m.latent_eps, row, row);
+  if (m.rope >= 0) {
+    rotate(name + "q_rope", m.rope, m.heads, m.nope + m.extra, q, m.nope);
+    rotate(name + "k_rope", m.rope, 1, m.extra, row, m.latent);
+  }
   const PageField field = c_.layout().add_page(name + "latent", Retention::kForever, key * state_dtype_bytes(kv()));
   kv_write(name + "write", field, 0, row);
 
@@ -40,22 +92,32 @@ void Compiler::mix(const std::string& layer, const MlaMixer& m, Buffer x, Buffer
   c_.add(bind_mla_absorb(c_.device(), name + "absorb", absorb), absorbed);
 
   const Buffer latent = c_.buffer("mla.o_latent", m.heads * m.latent);
-  c_.add(bind_attention(c_.device(), name + "core",
-                        {.heads = m.heads,
-                         .kv_heads = 1,
-                         .key_dim = key,
-                         .value_dim = m.latent,
-                         .scale = m.scale,
-                         .dtype = kv(),
-                         .key = field,
-                         .value = field,
-                         .value_head_stride = 0,
-                         .q = absorbed.data,
-                         .q_stride = absorbed.cols,
-                         .out = latent.data,
-                         .out_stride = latent.cols,
-                         .max_rows = c_.options().max_rows}),
-         latent);
+  const AttentionArgs core{.heads = m.heads,
+                           .kv_heads = 1,
+                           .key_dim = key,
+                           .value_dim = m.latent,
+                           .scale = m.scale,
+                           .dtype = kv(),
+                           .key = field,
+                           .value = field,
+                           .value_head_stride = 0,
+                           .q = absorbed.data,
+                           .q_stride = absorbed.cols,
+                           .out = latent.data,
+                           .out_stride = latent.cols,
+                           .max_rows = c_.options().max_rows};
+  if (m.indexer) {
+    if (!m.indexer->shared) select(name + "indexer.", *m.indexer, low, x);
+    c_.add(bind_sparse_attention(c_.device(), name + "core",
+                                 {.attention = core,
+                                  .selected = c_.int_buffer(kSelected, m.indexer->top_k),
+                                  .count = c_.int_buffer(kCount, 1),
+                                  .top_k = m.indexer->top_k,
+                                  .workspace = sparse_workspace_}),
+           latent);
+  } else {
+    c_.add(bind_attention(c_.device(), name + "core", core), latent);
+  }
 
   const Buffer o = c_.buffer("mla.o", m.heads * m.value);
   MlaProjectArgs expand = project;

@@ -3,6 +3,7 @@
 #include "ops/attention/attention.h"
 #include "ops/norm/norm.h"
 #include "ops/rope/rope.h"
+#include "ops/split/split.h"
 
 namespace weir {
 namespace {
@@ -44,6 +45,19 @@ void Compiler::rms(const std::string& name, const FloatVector& weight, int64_t s
          y);
 }
 
+void Compiler::plain_rms(const std::string& name, int64_t groups, int64_t size, Buffer x, Buffer y) {
+  c_.add(bind_norm(c_.device(), name,
+                   {.kind = NormKind::kRmsPlain,
+                    .groups = groups,
+                    .size = size,
+                    .eps = spec_.eps,
+                    .x = x.data,
+                    .x_stride = x.cols,
+                    .y = y.data,
+                    .y_stride = y.cols}),
+         y);
+}
+
 void Compiler::elementwise(const std::string& name, ElementwiseKind kind, Buffer g, Buffer u, Buffer y) {
   c_.add(bind_elementwise(c_.device(), name,
                           {.kind = kind,
@@ -60,6 +74,20 @@ void Compiler::elementwise(const std::string& name, ElementwiseKind kind, Buffer
 }
 void Compiler::add(const std::string& name, Buffer a, Buffer b, Buffer y) {
   elementwise(name, ElementwiseKind::kAdd, a, b, y);
+}
+
+void Compiler::add_scaled(const std::string& name, Buffer a, Buffer b, float factor, Buffer y) {
+  c_.add(bind_elementwise(c_.device(), name,
+                          {.kind = ElementwiseKind::kAddScaled,
+                           .beta = factor,
+                           .size = y.cols,
+                           .g = a.data,
+                           .g_stride = a.cols,
+                           .u = b.data,
+                           .u_stride = b.cols,
+                           .y = y.data,
+                           .y_stride = y.cols}),
+         y);
 }
 
 void Compiler::rope_angles() {
@@ -79,7 +107,7 @@ void Compiler::rope_angles() {
   }
 }
 
-void Compiler::rotate(const std::string& name, int rope, int64_t heads, int64_t head_dim, Buffer x) {
+void Compiler::rotate(const std::string& name, int rope, int64_t heads, int64_t head_dim, Buffer x, int64_t first) {
   const RopeSpec& spec = spec_.ropes[static_cast<size_t>(rope)];
   const Angles& angles = angles_[static_cast<size_t>(rope)];
   c_.add(bind_rope(c_.device(), name,
@@ -89,7 +117,7 @@ void Compiler::rotate(const std::string& name, int rope, int64_t heads, int64_t 
                     .pairs = static_cast<int64_t>(spec.inv_freq.size()),
                     .cos = angles.cos.data,
                     .sin = angles.sin.data,
-                    .x = x.data,
+                    .x = x.data + first,
                     .x_stride = x.cols}),
          x);
 }
@@ -98,6 +126,12 @@ void Compiler::kv_write(const std::string& name, PageField field, int64_t to, Bu
   c_.add(bind_kv_write(c_.device(), name,
                        {.dtype = kv(), .field = field, .to = to, .size = x.cols, .x = x.data, .x_stride = x.cols}),
          x);
+}
+
+void Compiler::split(const std::string& name, int64_t groups, std::vector<Part> parts, Buffer x) {
+  SplitArgs args{.groups = groups, .parts = {}, .x = x.data, .x_stride = x.cols};
+  for (const Part& part : parts) args.parts.push_back({part.size, part.y.data, part.y.cols});
+  c_.add(bind_split(c_.device(), name, std::move(args)), parts.front().y);
 }
 
 void Compiler::l2(const std::string& name, int64_t heads, int64_t dim, float scale, Buffer x) {

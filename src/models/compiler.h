@@ -3,6 +3,7 @@
 // around them is the only difference between stacks.
 #pragma once
 
+#include <map>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -11,6 +12,7 @@
 #include "models/circuit.h"
 #include "ops/activation/activation.h"
 #include "ops/linear/linear.h"
+#include "ops/sparse_attention/sparse_attention.h"
 
 namespace weir {
 
@@ -28,19 +30,32 @@ class Compiler {
                      Buffer stream, Buffer y);
   void head(Buffer stream);
   void mixer(const std::string& layer, const LayerSpec& spec, Buffer x, Buffer out);
-  void ffn(const std::string& layer, const LayerSpec& spec, Buffer x, Buffer out);
+  // `stream`: what `x` is the norm of.
+  void ffn(const std::string& layer, const LayerSpec& spec, Buffer stream, Buffer x, Buffer out);
 
   // --- mixers (compile_attention.cpp, compile_mla.cpp, compile_delta.cpp) ---
   void mix(const std::string& layer, const AttentionMixer& m, Buffer x, Buffer out);
+  // K and V of a layer that has its own: projected, normed, rotated, stored.
+  void store_kv(const std::string& name, const AttentionMixer& m, Buffer x);
   void mix(const std::string& layer, const MlaMixer& m, Buffer x, Buffer out);
+  // Chooses the positions that the layer's rows attend to. `low`: what q_a_norm gave.
+  void select(const std::string& name, const Indexer& indexer, Buffer low, Buffer x);
   void mix(const std::string& layer, const KdaMixer& m, Buffer x, Buffer out);
+  void mix(const std::string& layer, const GdnMixer& m, Buffer x, Buffer out);  // compile_gdn.cpp
   // Projection, convolution and SiLU of one of q, k, v.
   Buffer convolved(const std::string& name, std::string_view key, const Linear& projection, const FloatVector& taps,
                    int64_t count, Buffer x);
 
   // --- feed-forward (compile_ffn.cpp) ---
   void feed(const std::string& name, const DenseFfn& f, Buffer x, Buffer out);
-  void feed(const std::string& name, const MoeFfn& f, Buffer x, Buffer out);
+  void feed(const std::string& name, const MoeFfn& f, Buffer x, Buffer out) { moe(name, f, x, x, out); }
+  void moe(const std::string& name, const MoeFfn& f, Buffer router_input, Buffer x, Buffer out);
+  void feed(const std::string& name, const ParallelFfn& f, Buffer stream, Buffer x, Buffer out);
+
+  // --- per-layer embeddings (compile_per_layer.cpp) ---
+  void per_layer_vectors(Buffer x0);  // of all layers
+  // The layer's part of them: stream = (stream + ...) * scalar.
+  void per_layer_input(const std::string& layer, const LayerSpec& spec, Buffer stream, Buffer out);
 
   // --- small parts (compiler.cpp) ---
   void linear(const std::string& name, const Linear& part, Buffer x, Buffer y);
@@ -48,23 +63,39 @@ class Compiler {
   // The first `size` elements of each row, or each of its first groups of so many.
   void rms(const std::string& name, const FloatVector& weight, int64_t size, float eps, Buffer x, Buffer y,
            RowSet rows = RowSet::kAll, int64_t groups = 1);
+  // Without weight.
+  void plain_rms(const std::string& name, int64_t groups, int64_t size, Buffer x, Buffer y);
+  struct Part {
+    int64_t size = 0;  // elements per group
+    Buffer y;
+  };
+  // Takes rows of `groups` groups of parts apart.
+  void split(const std::string& name, int64_t groups, std::vector<Part> parts, Buffer x);
   // The L2 norm of each head, times `scale`, in place.
   void l2(const std::string& name, int64_t heads, int64_t dim, float scale, Buffer x);
   void elementwise(const std::string& name, ElementwiseKind kind, Buffer g, Buffer u, Buffer y);
   void add(const std::string& name, Buffer a, Buffer b, Buffer y);
-  void rope_angles();  // of every rope of the model
-  // Rotates the first dims of each head with angles of ModelSpec::ropes[rope].
-  void rotate(const std::string& name, int rope, int64_t heads, int64_t head_dim, Buffer x);
+  void add_scaled(const std::string& name, Buffer a, Buffer b, float factor, Buffer y);  // y = (a + b) * factor
+  void rope_angles();                                                                    // of every rope of the model
+  // Rotates dims of each head, from `first` on, with angles of ModelSpec::ropes[rope].
+  void rotate(const std::string& name, int rope, int64_t heads, int64_t head_dim, Buffer x, int64_t first = 0);
   void kv_write(const std::string& name, PageField field, int64_t to, Buffer x);
   StateDtype kv() const { return c_.options().kv_dtype; }
 
   struct Angles {
     Buffer cos, sin;
   };
+  struct KvFields {
+    PageField key, value;
+  };
 
   const ModelSpec& spec_;
   Circuit& c_;
-  std::vector<Angles> angles_;                                                      // by rope
+  int layer_ = 0;                      // whose mixer is being compiled
+  std::map<int, KvFields> kv_fields_;  // by layer
+  Buffer per_layer_;                   // [rows, layers * size]
+  std::vector<Angles> angles_;         // by rope
+  std::shared_ptr<SparseAttentionWorkspace> sparse_workspace_ = make_sparse_attention_workspace();
   std::shared_ptr<MoeWorkspace> moe_workspace_ = std::make_shared<MoeWorkspace>();  // layers run one after the other
 };
 

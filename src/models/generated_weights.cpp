@@ -17,6 +17,7 @@ bool is_expert(std::string_view name) { return name.find(".experts.") != std::st
 // Routers, and MLA's up-projections of latents, which are used in BF16 or wider.
 bool stays_wide(std::string_view name) {
   return name.ends_with("block_sparse_moe.gate.weight") || name.ends_with("mlp.gate.weight") ||
+         name.ends_with("mlp.router.weight") || name.ends_with("router.proj.weight") ||
          name.ends_with("kv_b_proj.weight");
 }
 

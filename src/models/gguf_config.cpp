@@ -1,6 +1,15 @@
 #include "models/gguf_config.h"
 
+#include <algorithm>
+
 namespace weir {
+
+bool GgufConfig::is_array(std::string_view name) const {
+  const std::string full = key(name);
+  const std::span<const GgufField> fields = all().fields();
+  return std::ranges::any_of(
+      fields, [&](const GgufField& field) { return field.key == full && field.type == GgufType::kArray; });
+}
 
 int64_t GgufConfig::vocab() const {
   constexpr std::string_view kTokens = "tokenizer.ggml.tokens";

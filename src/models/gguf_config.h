@@ -18,6 +18,7 @@ class GgufConfig {
 
   const GgufFile& file() const { return file_; }
   bool has(std::string_view name) const { return all().has(key(name)); }
+  bool is_array(std::string_view name) const;
   int64_t integer(std::string_view name, int64_t min, int64_t max) const { return all().integer(key(name), min, max); }
   int64_t integer_or(std::string_view name, int64_t fallback, int64_t min, int64_t max) const {
     return all().integer_or(key(name), fallback, min, max);
@@ -31,6 +32,9 @@ class GgufConfig {
   bool boolean_or(std::string_view name, bool fallback) const { return all().boolean_or(key(name), fallback); }
   std::string_view string_or(std::string_view name, std::string_view fallback) const {
     return all().string_or(key(name), fallback);
+  }
+  std::vector<int64_t> integers(std::string_view name, int64_t min, int64_t max) const {
+    return all().integers(key(name), min, max);
   }
   std::vector<int64_t> per_layer(std::string_view name, int64_t layers, int64_t min, int64_t max) const {
     return all().per_layer(key(name), layers, min, max);

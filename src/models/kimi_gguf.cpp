@@ -84,14 +84,13 @@ KimiConfig::KimiConfig(const GgufConfig& c) {
   tied = c.file().find("output.weight") == nullptr;
   for (int64_t kv : c.per_layer("attention.head_count_kv", layers, 0, kMaxHeads)) is_kda.push_back(kv == 0);
 
-  heads = c.integer("attention.head_count", 1, kMaxHeads);
-  latent = c.integer("attention.kv_lora_rank", 1, kMaxWidth);
-  extra = c.integer("rope.dimension_count", 0, kMaxWidth);
-  const int64_t key = c.integer("attention.key_length_mla", 1, kMaxWidth);
-  if (key <= extra) c.fail_key("attention.key_length_mla", concat("more than rope.dimension_count = ", extra));
-  nope = key - extra;
-  value = c.integer("attention.value_length_mla", 1, kMaxWidth);
-  q_lora = c.integer_or("attention.q_lora_rank", 0, 0, kMaxWidth);
+  const MlaDims dims = gguf_mla_dims(c);
+  heads = dims.heads;
+  latent = dims.latent;
+  extra = dims.extra;
+  nope = dims.nope;
+  value = dims.value;
+  q_lora = dims.q_lora;
   if (tensor_of(c, is_kda, false, "attn_q.weight") != nullptr) q_lora = 0;
   mla_gate = tensor_of(c, is_kda, false, "attn_gate.weight") != nullptr;
 

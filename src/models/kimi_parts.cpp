@@ -1,7 +1,6 @@
 #include "models/kimi_parts.h"
 
 #include <algorithm>
-#include <cmath>
 
 #include "base/error.h"
 #include "base/math.h"
@@ -97,6 +96,7 @@ KimiConfig::KimiConfig(const JsonObject& text) {
   nope = width(text, "qk_nope_head_dim");
   extra = text.integer("qk_rope_head_dim", 0, kMaxWidth);
   value = width(text, "v_head_dim");
+  if (text.boolean_or("attention_bias", false)) text.fail_field("attention_bias", "false (biases are not supported)");
   mla_gate = text.boolean_or("mla_use_output_gate", false);
   if (!text.boolean_or("mla_use_nope", true)) text.fail_field("mla_use_nope", "true (these models do not rotate)");
 
@@ -136,6 +136,17 @@ KimiConfig::KimiConfig(const JsonObject& text) {
   latent_norm = text.boolean_or("latent_moe_use_norm", false);
 }
 
+MlaDims KimiConfig::mla() const {
+  return {.hidden = hidden,
+          .heads = heads,
+          .q_lora = q_lora,
+          .latent = latent,
+          .nope = nope,
+          .extra = extra,
+          .value = value,
+          .gate = mla_gate};
+}
+
 KdaMixer load_kda(TensorBinder& tensors, const KimiConfig& c, const std::string& p) {
   const int64_t full = c.kda_heads * c.kda_dim;
   KdaMixer m;
@@ -172,37 +183,7 @@ KdaMixer load_kda(TensorBinder& tensors, const KimiConfig& c, const std::string&
   return m;
 }
 
-MlaMixer load_mla(TensorBinder& tensors, const KimiConfig& c, const std::string& p) {
-  MlaMixer m;
-  m.heads = c.heads;
-  m.nope = c.nope;
-  m.extra = c.extra;
-  m.value = c.value;
-  m.latent = c.latent;
-  m.scale = 1.f / std::sqrt(static_cast<float>(c.nope + c.extra));
-  const int64_t q_out = c.heads * (c.nope + c.extra);
-  if (c.q_lora > 0) {
-    m.q_a = tensors.linear(p + "q_a_proj", c.q_lora, c.hidden);
-    m.q_a_norm = tensors.floats(p + "q_a_layernorm.weight", {c.q_lora});
-    m.q = tensors.linear(p + "q_b_proj", q_out, c.q_lora);
-  } else {
-    m.q = tensors.linear(p + "q_proj", q_out, c.hidden);
-  }
-  m.kv_a = tensors.linear(p + "kv_a_proj_with_mqa", c.latent + c.extra, c.hidden);
-  m.kv_a_norm = tensors.floats(p + "kv_a_layernorm.weight", {c.latent});
-  if (tensors.has(p + "k_b_proj.weight")) {
-    m.k_b = tensors.stack(p + "k_b_proj.weight", c.heads, c.latent, c.nope);
-    m.v_b = tensors.stack(p + "v_b_proj.weight", c.heads, c.value, c.latent);
-  } else {
-    m.kv_b = tensors.matrix(p + "kv_b_proj.weight", c.heads * (c.nope + c.value), c.latent);
-  }
-  if (c.mla_gate) m.gate = tensors.linear(p + "g_proj", c.heads * c.value, c.hidden);
-  m.o = tensors.linear(p + "o_proj", c.hidden, c.heads * c.value);
-  return m;
-}
-
-std::variant<DenseFfn, MoeFfn> load_ffn(TensorBinder& tensors, const KimiConfig& c, int64_t index,
-                                        const std::string& layer) {
+FeedForward load_ffn(TensorBinder& tensors, const KimiConfig& c, int64_t index, const std::string& layer) {
   const std::string sparse = layer + "block_sparse_moe.";
   if (!c.is_moe[static_cast<size_t>(index)]) {
     const bool misplaced = tensors.has(sparse + "gate_proj.weight") && !tensors.has(layer + "mlp.gate_proj.weight");
@@ -212,7 +193,7 @@ std::variant<DenseFfn, MoeFfn> load_ffn(TensorBinder& tensors, const KimiConfig&
   m.top_k = c.top_k;
   m.groups = c.groups;
   m.topk_group = c.topk_group;
-  m.renormalize = c.renormalize;
+  m.renormalize = c.renormalize && c.top_k > 1;  // a single expert keeps its score
   m.scaling_factor = c.scaling_factor;
   m.router = tensors.linear(sparse + "gate", c.experts, c.hidden);
   m.router_bias = tensors.floats(sparse + "gate.e_score_correction_bias", {c.experts});
@@ -254,7 +235,7 @@ ModelSpec load_kimi_stack(TensorBinder& tensors, const KimiConfig& c) {
     if (c.is_kda[static_cast<size_t>(i)]) {
       layer.mixer = load_kda(tensors, c, prefix + "self_attn.");
     } else {
-      layer.mixer = load_mla(tensors, c, prefix + "self_attn.");
+      layer.mixer = load_mla(tensors, c.mla(), prefix + "self_attn.");
     }
     layer.ffn = load_ffn(tensors, c, i, prefix);
     spec.layers.push_back(std::move(layer));

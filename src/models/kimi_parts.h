@@ -9,6 +9,7 @@
 
 #include "formats/json.h"
 #include "models/gguf_config.h"
+#include "models/mla_parts.h"
 #include "models/model_spec.h"
 #include "models/tensor_binder.h"
 
@@ -19,6 +20,8 @@ struct KimiConfig {
   explicit KimiConfig(const JsonObject& text);
   // What the keys leave open is read off the tensors: the number of KDA heads, and which gates there are.
   explicit KimiConfig(const GgufConfig& config);
+
+  MlaDims mla() const;
 
   int64_t hidden, layers, vocab, max_positions;
   float eps;
@@ -41,10 +44,8 @@ struct KimiConfig {
 };
 
 KdaMixer load_kda(TensorBinder& tensors, const KimiConfig& config, const std::string& prefix);
-MlaMixer load_mla(TensorBinder& tensors, const KimiConfig& config, const std::string& prefix);
 // `layer`: "model.layers.3."; dense layers under "mlp." (or, as some writers put them, "block_sparse_moe.").
-std::variant<DenseFfn, MoeFfn> load_ffn(TensorBinder& tensors, const KimiConfig& config, int64_t index,
-                                        const std::string& layer);
+FeedForward load_ffn(TensorBinder& tensors, const KimiConfig& config, int64_t index, const std::string& layer);
 
 // Names of both architectures in GGUF files.
 std::span<const GgufName> kimi_gguf_names();

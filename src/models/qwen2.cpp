@@ -8,7 +8,7 @@ ModelSpec load_qwen2(const Checkpoint& checkpoint) {
   const JsonObject& config = checkpoint.config();
   DecoderConfig numbers(config);
   numbers.qkv_bias = true;
-  refuse_sliding_window(config, numbers);
+  numbers.windows = qwen_windows(config, numbers.layers);
   TensorBinder tensors(checkpoint, "");
   ModelSpec spec = load_dense_decoder(tensors, numbers);
   spec.family = "qwen2";

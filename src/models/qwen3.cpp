@@ -9,7 +9,7 @@ ModelSpec load_qwen3(const Checkpoint& checkpoint) {
   DecoderConfig numbers(config);
   numbers.qkv_bias = numbers.o_bias = config.boolean_or("attention_bias", false);
   numbers.qk_norm = true;
-  refuse_sliding_window(config, numbers);
+  numbers.windows = qwen_windows(config, numbers.layers);
   TensorBinder tensors(checkpoint, "");
   ModelSpec spec = load_dense_decoder(tensors, numbers);
   spec.family = "qwen3";

@@ -100,6 +100,34 @@ RopeSpec load_yarn(const JsonObject& config, const JsonObject& scaling, double t
   const double factor = mscale > 0 && all_dim > 0 ? yarn_mscale(yarn.factor, mscale) / yarn_mscale(yarn.factor, all_dim)
                                                   : yarn_mscale(yarn.factor);
   rope.attention_factor = static_cast<float>(scaling.number_or("attention_factor", factor, 1e-6, 1e6));
+  if (all_dim > 0) rope.softmax_factor = std::pow(yarn_mscale(yarn.factor, all_dim), 2);
+  return rope;
+}
+
+// All pairs of the head exist, those beyond the proportion do not turn.
+RopeSpec proportional(double theta, int64_t dims, double proportion, double factor) {
+  RopeSpec rope = plain(theta, dims);
+  const auto turning = static_cast<size_t>(proportion * static_cast<double>(dims) / 2);
+  for (size_t i = 0; i < rope.inv_freq.size(); ++i) {
+    rope.inv_freq[i] = i < turning ? rope.inv_freq[i] / static_cast<float>(factor) : 0.f;
+  }
+  return rope;
+}
+
+RopeSpec scaled(const JsonObject& config, const JsonObject& scaling, double theta, int64_t dims) {
+  RopeSpec rope = plain(theta, dims);
+  const std::string_view key = scaling.has("rope_type") ? "rope_type" : "type";
+  const std::string type = scaling.string_or(key, "default");
+  if (type == "llama3") {
+    scale_llama3(scaling, rope.inv_freq);
+  } else if (type == "linear") {
+    const auto factor = static_cast<float>(scaling.number("factor", 1e-6, 1e6));
+    for (float& frequency : rope.inv_freq) frequency /= factor;
+  } else if (type == "yarn") {
+    return load_yarn(config, scaling, theta, dims);
+  } else if (type != "default") {
+    scaling.fail_field(key, "'default', 'linear', 'llama3' or 'yarn'");
+  }
   return rope;
 }
 
@@ -108,24 +136,37 @@ RopeSpec load_yarn(const JsonObject& config, const JsonObject& scaling, double t
 RopeSpec load_rope(const JsonObject& config, int64_t dims) {
   const std::optional<JsonObject> parameters = config.object_if("rope_parameters");
   const std::optional<JsonObject> scaling = parameters ? parameters : config.object_if("rope_scaling");
+  if (parameters && !parameters->has("rope_theta") && !config.has("rope_theta")) {
+    parameters->fail_field("rope_theta", "a number");
+  }
   const JsonObject& with_theta = parameters && parameters->has("rope_theta") ? *parameters : config;
   const double theta = with_theta.number_or("rope_theta", 10000, 1 + 1e-6, 1e12);
 
-  RopeSpec rope = plain(theta, dims);
-  if (!scaling) return rope;
-  const std::string_view key = scaling->has("rope_type") ? "rope_type" : "type";
-  const std::string type = scaling->string_or(key, "default");
-  if (type == "llama3") {
-    scale_llama3(*scaling, rope.inv_freq);
-  } else if (type == "linear") {
-    const auto factor = static_cast<float>(scaling->number("factor", 1e-6, 1e6));
-    for (float& frequency : rope.inv_freq) frequency /= factor;
-  } else if (type == "yarn") {
-    return load_yarn(config, *scaling, theta, dims);
-  } else if (type != "default") {
-    scaling->fail_field(key, "'default', 'linear', 'llama3' or 'yarn'");
+  return scaling ? scaled(config, *scaling, theta, dims) : plain(theta, dims);
+}
+
+RopeSpec load_rope(double theta, int64_t dims) { return plain(theta, dims); }
+
+RopeSpec load_rope(const JsonObject& config, const LayerRope& which, int64_t dims) {
+  constexpr double kMaxTheta = 1e12;
+  const std::optional<JsonObject> all = config.object_if("rope_parameters");
+  if (all && (all->has("rope_type") || all->has("rope_theta"))) {
+    config.fail_field("rope_parameters", "an object for each type of layer, 'full_attention' and 'sliding_attention'");
   }
-  return rope;
+  double theta = which.theta;
+  if (!which.theta_key.empty()) theta = config.number_or(which.theta_key, theta, 1 + 1e-6, kMaxTheta);
+  std::optional<JsonObject> own = all ? all->object_if(which.type) : std::nullopt;
+  if (own) theta = own->number_or("rope_theta", theta, 1 + 1e-6, kMaxTheta);
+  if (!own && which.scaled) own = config.object_if("rope_scaling");
+  if (!own) return which.proportion > 0 && !all ? proportional(theta, dims, which.proportion, 1) : plain(theta, dims);
+  if (own->string_or("rope_type", "default") == "proportional") {
+    return proportional(theta, dims, own->number_or("partial_rotary_factor", 1, 0, 1),
+                        own->number_or("factor", 1, 1e-6, 1e6));
+  }
+  if (own->number_or("partial_rotary_factor", 1, 0, 1) != 1) {
+    own->fail_field("partial_rotary_factor", "1, but for rope_type 'proportional'");
+  }
+  return scaled(config, *own, theta, dims);
 }
 
 RopeSpec load_rope(const GgufConfig& config, int64_t dims, const FloatVector& factors) {
@@ -142,6 +183,12 @@ RopeSpec load_rope(const GgufConfig& config, int64_t dims, const FloatVector& fa
     rope = yarn_rope(theta, dims, yarn);
     rope.attention_factor = static_cast<float>(
         yarn_mscale(yarn.factor) * static_cast<double>(config.number_or("rope.scaling.attn_factor", 1, 1e-6, 1e6)));
+    // 0.1 mscale_all_dim; files do not give mscale, which equals it in published models.
+    const double log_multiplier = config.number_or("rope.scaling.yarn_log_multiplier", 0, 0, 1e3);
+    if (log_multiplier > 0) {
+      rope.softmax_factor = std::pow(yarn_mscale(yarn.factor, 10 * log_multiplier), 2);
+      rope.attention_factor = static_cast<float>(config.number_or("rope.scaling.attn_factor", 1, 1e-6, 1e6));
+    }
   } else if (type == "linear" || (type == "none" && config.has("rope.scale_linear"))) {
     // scale_linear: older files.
     const float factor = type == "linear" ? config.number("rope.scaling.factor", 1e-6, 1e6)

@@ -71,6 +71,10 @@ TEST(RopeConfig, YarnOfDeepSeekScalesByAQuotientOfFactors) {
       "mscale_all_dim": 0.5, "original_max_position_embeddings": 4096}})"),
                                   64);
   EXPECT_FLOAT_EQ(rope.attention_factor, static_cast<float>((0.1 * std::log(40.) + 1) / (0.05 * std::log(40.) + 1)));
+  EXPECT_DOUBLE_EQ(rope.softmax_factor, std::pow(0.05 * std::log(40.) + 1, 2));
+  const RopeSpec plain = load_rope(
+      config(R"({"rope_scaling": {"type": "yarn", "factor": 40, "original_max_position_embeddings": 4096}})"), 64);
+  EXPECT_EQ(plain.softmax_factor, 1);
 }
 
 TEST(RopeConfig, LinearDividesEveryFrequency) {
@@ -111,6 +115,15 @@ TEST(RopeConfig, GgufSaysTheSameAsTheFolder) {
                                   128);
   expect_frequencies(rope, kYarn4);
   EXPECT_FLOAT_EQ(rope.attention_factor, 1.138629436111989f);
+  EXPECT_EQ(rope.softmax_factor, 1);
+  // The key holds 0.1 mscale_all_dim.
+  const RopeSpec deepseek = from_gguf({{"scaling.type", yarn},
+                                       {"scaling.factor", testing::gguf_f32(40)},
+                                       {"scaling.original_context_length", testing::gguf_u32(4096)},
+                                       {"scaling.yarn_log_multiplier", testing::gguf_f32(0.1f)}},
+                                      64);
+  EXPECT_EQ(deepseek.attention_factor, 1);
+  EXPECT_NEAR(deepseek.softmax_factor, std::pow(0.1 * std::log(40.) + 1, 2), 1e-7);
   const RopeSpec plain = from_gguf({}, 64);
   EXPECT_EQ(plain.inv_freq, load_rope(config("{}"), 64).inv_freq);
   EXPECT_EQ(plain.attention_factor, 1);

@@ -19,17 +19,19 @@ namespace weir {
 
 class TensorBinder {
  public:
-  // `prefix` is put before every name.
-  TensorBinder(const Checkpoint& checkpoint, std::string prefix);
+  // `prefix` is put before every name; or, with `stem`, takes its place in every name that begins with it.
+  TensorBinder(const Checkpoint& checkpoint, std::string prefix, std::string stem = "");
   // Names go through `names`.
   TensorBinder(const GgufFile& file, std::span<const GgufName> names);
 
   bool has(std::string_view name) const;
 
-  // A matrix [out, in], used in place: `name` in any format of weights, or `name` + "_packed" and "_scale" (MXFP4).
-  // Error names file and tensor: missing, other shape, other dtype, MXFP4 scale 255.
+  // A matrix [out, in], used in place: `name` in any format of weights, E4M3 with `name` + "_scale_inv" (a scale per
+  // block of 128 x 128) or "_scale" (per row), or `name` + "_packed" and "_scale" (MXFP4). Error names file and tensor:
+  // missing, other shape, other dtype, MXFP4 scale 255.
   WeightView matrix(const std::string& name, int64_t out, int64_t in);
-  // The output matrix: the embedding when tied (a copy of it in the file is then ignored), else `name`.
+  // The output matrix: `name`, or the embedding when tied and the files hold no `name`. One that tied files hold
+  // counts, as in transformers 5, whether it equals the embedding or not.
   WeightView head(const std::string& name, bool tied, const WeightView& embedding);
   // One tensor [count, out, in], as a matrix [count * out, in].
   WeightView stack(const std::string& name, int64_t count, int64_t out, int64_t in);
@@ -37,12 +39,18 @@ class TensorBinder {
   // each expert's number for the star.
   std::vector<WeightView> experts(const std::string& prefix, const std::string& name, int64_t experts, int64_t out,
                                   int64_t in);
+  // Many matrices as one [count * out, in]: `name` + "_blocks" [count, out, in / 32, 16] and "_scales" (MXFP4 as
+  // gpt-oss is published), in place; or `name` [count, in, out], y = x W, whose transposed copy is put into `owned`.
+  WeightView block_stack(const std::string& name, int64_t count, int64_t out, int64_t in);
+  WeightView transposed_stack(const std::string& name, int64_t count, int64_t out, int64_t in,
+                              std::vector<Mapping>& owned);
   // A small tensor of exactly this shape, widened to FP32.
   FloatVector floats(const std::string& name, std::initializer_list<int64_t> shape);
   // The weight of a norm that multiplies by 1 + w in published checkpoints: that sum, in FP32. GGUF's converters have
   // added the 1 already.
   FloatVector zero_centred(const std::string& name, std::initializer_list<int64_t> shape);
-  // At least `count` numbers in whatever shape; the first `count` are taken (A_log: [H], [1, 1, H, 1] or zero-padded).
+  // At least `count` numbers in whatever shape; the first `count` are taken, the rest are zeros (A_log: [H],
+  // [1, 1, H, 1] or padded).
   FloatVector first_floats(const std::string& name, int64_t count);
   Linear linear(const std::string& name, int64_t out, int64_t in, bool bias = false);
 
@@ -51,14 +59,17 @@ class TensorBinder {
 
  private:
   std::optional<int64_t> find(std::string_view name) const;
+  std::string prefixed(std::string_view name) const;
   std::string full_name(std::string_view name) const;
   SourceTensor take(const std::string& name);
   WeightView packed(const std::string& name, int64_t out, int64_t in);
+  WeightView mxfp4(const SourceTensor& codes, const SourceTensor& scales, int64_t out, int64_t in) const;
+  WeightView scaled(const SourceTensor& codes, const std::string& name, int64_t out, int64_t in);
   void check_shape(const SourceTensor& tensor, std::span<const int64_t> expected) const;
 
   std::unique_ptr<const TensorSource> source_;
   TensorMaker* maker_ = nullptr;  // of a checkpoint without files: instead of source_
-  std::string prefix_;
+  std::string prefix_, stem_;
   std::optional<std::span<const GgufName>> names_;
   std::vector<bool> taken_;  // by index in the source
 };

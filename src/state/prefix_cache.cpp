@@ -210,25 +210,38 @@ bool PrefixCache::evict_page(int group) {
 bool PrefixCache::evict_anchor() { return options_.enabled && evict_point(kAnchors); }
 
 // The restore point that has been unused for long in proportion to what it saves, among those whose blocks nobody else
-// holds.
+// holds. Points whose windows overlap hold pages together: when there are no others, they go one after the other until
+// a page is free.
 bool PrefixCache::evict_point(int group) {
-  int32_t worst = kNone;
-  double worst_cost = -1;
-  for (const int32_t node : with_point_) {
-    const Node& n = at(node);
-    if (group == kAnchors ? n.point.anchor_shared() : !n.point.frees_page(group)) continue;
-    double cost = static_cast<double>(clock_ - n.used + 1) / static_cast<double>(n.saves + kPagePositions);
-    if (n.kind == RestoreKind::kPassing) cost += 1e12;
-    if (cost > worst_cost) {
-      worst_cost = cost;
-      worst = node;
+  const RawBlockPool& pool = group == kAnchors ? pools_.anchors() : pools_.pages(group);
+  const int64_t free_before = pool.free_count();
+  const auto worst_point = [&](bool alone) {
+    int32_t worst = kNone;
+    double worst_cost = -1;
+    for (const int32_t node : with_point_) {
+      const Node& n = at(node);
+      const bool fits = group == kAnchors ? alone && !n.point.anchor_shared()
+                        : alone           ? n.point.frees_page(group)
+                                          : !n.point.windows[static_cast<size_t>(group)].empty();
+      if (!fits) continue;
+      double cost = static_cast<double>(clock_ - n.used + 1) / static_cast<double>(n.saves + kPagePositions);
+      if (n.kind == RestoreKind::kPassing) cost += 1e12;
+      if (cost > worst_cost) {
+        worst_cost = cost;
+        worst = node;
+      }
     }
+    return worst;
+  };
+  while (pool.free_count() == free_before) {
+    int32_t worst = worst_point(true);
+    if (worst == kNone) worst = worst_point(false);
+    if (worst == kNone) return false;
+    save_point(at(worst));
+    drop_point(worst);
+    at(worst).had_point = true;
+    ++counters_.evicted_points;
   }
-  if (worst == kNone) return false;
-  save_point(at(worst));
-  drop_point(worst);
-  at(worst).had_point = true;
-  ++counters_.evicted_points;
   return true;
 }
 

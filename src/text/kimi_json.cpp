@@ -23,7 +23,7 @@ class Scanner {
   }
 
   size_t value(size_t at, int depth) const {
-    if (depth > kMaxDepth) return kNone;
+    if (depth > kMaxDepth || at >= text_.size()) return kNone;
     switch (look(at)) {
       case '"':
         return string(at);

@@ -16,23 +16,31 @@ constexpr size_t kMaxTextBytes = size_t{256} << 20;
 
 class Encoder {
  public:
-  Encoder(const TokenizerParts& parts, SpecialTokens mode, std::vector<int32_t>& out)
-      : parts_(parts), mode_(mode), out_(out) {}
+  Encoder(const TokenizerParts& parts, std::vector<int32_t>& out) : parts_(parts), out_(out) {}
 
-  // `starts_text`: nothing was encoded before.
-  void encode(std::string_view text, bool starts_text) {
+  void encode(std::string_view text, SpecialTokens mode) {
+    if (text.size() > kMaxTextBytes) fail("a text of ", text.size(), " bytes; the limit is ", kMaxTextBytes);
+    mode_ = mode;
+    std::string repaired;
+    if (!is_utf8(text)) text = repaired = repaired_utf8(text);
+    if (!parts_.kimi_slices) return slice(text);
+    for (std::string_view part : kimi_slices(text)) slice(part);
+  }
+
+ private:
+  void slice(std::string_view text) {
     for (const TextSection& section : parts_.added.sections(text, mode_)) {
       if (section.id >= 0) {
         out_.push_back(section.id);
         after_token_ = true;
       } else {
-        plain(text.substr(section.begin, section.end - section.begin), starts_text && section.begin == 0);
+        plain(text.substr(section.begin, section.end - section.begin), starts_text_ && section.begin == 0);
         after_token_ = false;
       }
     }
+    if (!text.empty()) starts_text_ = false;
   }
 
- private:
   void plain(std::string_view raw, bool starts_text) {
     std::string text;
     if (parts_.llama_spaces) {
@@ -59,9 +67,10 @@ class Encoder {
   }
 
   const TokenizerParts& parts_;
-  SpecialTokens mode_;
+  SpecialTokens mode_ = SpecialTokens::kParse;
   std::vector<int32_t>& out_;
   EncodeScratch scratch_;
+  bool starts_text_ = true;  // nothing was encoded before
   bool after_token_ = true;  // what came last is a token of the text, or nothing
 };
 
@@ -85,18 +94,17 @@ Tokenizer::Tokenizer(std::unique_ptr<const TokenizerParts> parts) : parts_(std::
 Tokenizer::~Tokenizer() = default;
 
 std::vector<int32_t> Tokenizer::encode(std::string_view text, SpecialTokens mode, bool add_special) const {
-  if (text.size() > kMaxTextBytes) fail("a text of ", text.size(), " bytes; the limit is ", kMaxTextBytes);
-  std::string repaired;
-  if (!is_utf8(text)) text = repaired = repaired_utf8(text);
   std::vector<int32_t> ids;
   if (add_special) ids = parts_->before;
-  Encoder encoder(*parts_, mode, ids);
-  if (parts_->kimi_slices) {
-    for (std::string_view slice : kimi_slices(text)) encoder.encode(slice, slice.data() == text.data());
-  } else {
-    encoder.encode(text, true);
-  }
+  Encoder(*parts_, ids).encode(text, mode);
   if (add_special) ids.insert(ids.end(), parts_->after.begin(), parts_->after.end());
+  return ids;
+}
+
+std::vector<int32_t> Tokenizer::encode_parts(std::span<const TextPart> text) const {
+  std::vector<int32_t> ids;
+  Encoder encoder(*parts_, ids);
+  for (const TextPart& part : text) encoder.encode(part.text, part.mode);
   return ids;
 }
 

@@ -26,6 +26,12 @@ enum class SpecialTokens {
   kText,
 };
 
+// A part of a text whose special tokens count or don't.
+struct TextPart {
+  std::string_view text;
+  SpecialTokens mode = SpecialTokens::kParse;
+};
+
 // The keys tokenizer.ggml.* of a GGUF file. Absent arrays are empty.
 struct GgufTokenizerData {
   std::string file;   // for messages
@@ -62,6 +68,9 @@ class Tokenizer {
   // With `add_special`, also the ids that the file's template or flags put around a text (BOS, EOS).
   // Throws Error when the text is longer than 256 MiB or a pattern gives up on it.
   std::vector<int32_t> encode(std::string_view text, SpecialTokens mode, bool add_special) const;
+  // Each part on its own, but as parts of one text: what a vocabulary does at the start of a text, as with a space in
+  // front of it, only happens to the first.
+  std::vector<int32_t> encode_parts(std::span<const TextPart> text) const;
 
   // Ids outside the vocabulary decode to nothing. With `skip_special`, so do special tokens.
   std::string decode(std::span<const int32_t> ids, bool skip_special) const;

@@ -52,6 +52,34 @@ TEST_P(GoldenTokenizer, GivesTheIdsAndTheTextOfEveryCase) {
   EXPECT_GE(cases, 151);
 }
 
+// As a rendered conversation is encoded when somebody's words spell a marker: where none do, the ids of the whole.
+TEST_P(GoldenTokenizer, EncodesPartsAsTheWholeText) {
+  const auto tokenizer = fixture_tokenizer(GetParam());
+  const value golden = parse_json(file_text(tokenizer_folder(GetParam()) / "cases.json"), "cases.json");
+  std::string marker;  // the first token that is one
+  for (int32_t id = 0; id < tokenizer->vocab_size() && marker.empty(); ++id) {
+    if (tokenizer->is_special(id)) marker = tokenizer->token_bytes(id);
+  }
+  ASSERT_FALSE(marker.empty());
+  int cases = 0;
+  for (const value& c : golden.at("cases").as_array()) {
+    const std::string text(c.at("text").as_string());
+    SCOPED_TRACE(text);
+    const bool harmless =
+        tokenizer->encode(text, SpecialTokens::kParse, false) == tokenizer->encode(text, SpecialTokens::kText, false);
+    if (!harmless || text.empty()) continue;
+    const TextPart words{text, SpecialTokens::kText}, mark{marker, SpecialTokens::kParse};
+    for (const bool first : {false, true}) {
+      const std::string whole = (first ? marker : "") + text + marker + text + marker;
+      std::vector<TextPart> parts{words, mark, words, mark};
+      if (first) parts.insert(parts.begin(), mark);
+      EXPECT_EQ(tokenizer->encode_parts(parts), tokenizer->encode(whole, SpecialTokens::kParse, false));
+    }
+    ++cases;
+  }
+  EXPECT_GE(cases, 80);
+}
+
 class GoldenDecoding : public GoldenTokenizer {};
 
 TEST_P(GoldenDecoding, DecodesIdsThatNoTextEncodesTo) {

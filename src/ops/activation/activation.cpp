@@ -38,9 +38,14 @@ int64_t elements_per_item(ElementwiseKind kind) {
     case ElementwiseKind::kSitu:
       return 4096;
     case ElementwiseKind::kSwiGlu:
+    case ElementwiseKind::kGeGlu:
+    case ElementwiseKind::kClampedSwiGlu:
     case ElementwiseKind::kGate:
+    case ElementwiseKind::kSoftCap:
       return 8192;
     case ElementwiseKind::kAdd:
+    case ElementwiseKind::kAddScaled:
+    case ElementwiseKind::kGateRow:
     case ElementwiseKind::kCopy:
       return 32768;
   }
@@ -51,11 +56,19 @@ double flops_per_element(ElementwiseKind kind) {
   switch (kind) {
     case ElementwiseKind::kSitu:
       return 90;  // three exponentials of about 22, two short polynomials, divisions
+    case ElementwiseKind::kSoftCap:
+      return 33;
+    case ElementwiseKind::kGeGlu:
+    case ElementwiseKind::kClampedSwiGlu:
+      return 32;
     case ElementwiseKind::kSwiGlu:
       return 27;
     case ElementwiseKind::kGate:
       return 26;
+    case ElementwiseKind::kAddScaled:
+      return 2;
     case ElementwiseKind::kAdd:
+    case ElementwiseKind::kGateRow:
       return 1;
     case ElementwiseKind::kCopy:
       return 0;
@@ -73,7 +86,8 @@ class ElementwiseOp final : public BoundOp {
     const RowTiles tiles(row_count(step, a.rows), a.size, elements_per_item(a.kind));
     device_.pool().parallel_for(tiles.items(), [&](int64_t item, int) {
       tiles.each(item, [&](int64_t row, int64_t begin, int64_t end) {
-        const float* u = a.kind == ElementwiseKind::kCopy ? nullptr : a.u + row * a.u_stride + begin;
+        const float* u = is_unary(a.kind) ? nullptr : a.u + row * a.u_stride;
+        if (u != nullptr && a.kind != ElementwiseKind::kGateRow) u += begin;
         kernel_(a.kind, a.beta, a.linear_beta, a.g + row * a.g_stride + begin, u, a.y + row * a.y_stride + begin,
                 end - begin);
       });
@@ -94,16 +108,22 @@ class ElementwiseOp final : public BoundOp {
 
 std::unique_ptr<BoundOp> bind_elementwise(CpuDevice& device, std::string name, const ElementwiseArgs& args) {
   if (args.size < 1) fail(name, ": elementwise op on rows of ", args.size, " elements");
-  if (args.g == nullptr || args.y == nullptr || (args.kind != ElementwiseKind::kCopy && args.u == nullptr)) {
+  if (args.g == nullptr || args.y == nullptr || (!is_unary(args.kind) && args.u == nullptr)) {
     fail(name, ": elementwise op without input or output");
   }
-  if (args.g_stride < args.size || args.y_stride < args.size ||
-      (args.kind != ElementwiseKind::kCopy && args.u_stride < args.size)) {
+  const int64_t u_size = is_unary(args.kind) ? 0 : args.kind == ElementwiseKind::kGateRow ? 1 : args.size;
+  if (args.g_stride < args.size || args.y_stride < args.size || args.u_stride < u_size) {
     fail(name, ": elementwise op on rows of ", args.size, " elements, but strides are ", args.g_stride, ", ",
          args.u_stride, " and ", args.y_stride);
   }
   if (args.kind == ElementwiseKind::kSitu && !(args.beta > 0 && args.linear_beta >= 0)) {
     fail(name, ": SiTU needs beta > 0 and linear beta >= 0, found ", args.beta, " and ", args.linear_beta);
+  }
+  if (args.kind == ElementwiseKind::kClampedSwiGlu && !(args.linear_beta > 0)) {
+    fail(name, ": a clamped SwiGLU needs a limit (linear beta) > 0, found ", args.linear_beta);
+  }
+  if (args.kind == ElementwiseKind::kSoftCap && !(args.beta > 0)) {
+    fail(name, ": a soft cap needs beta > 0, found ", args.beta);
   }
   return std::make_unique<ElementwiseOp>(device, std::move(name), args);
 }

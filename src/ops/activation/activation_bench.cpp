@@ -11,10 +11,9 @@ int main() {
     ElementwiseKind kind;
     double arrays;
   };
-  const Case cases[] = {{"SwiGLU", ElementwiseKind::kSwiGlu, 3},
-                        {"SiTU-GLU", ElementwiseKind::kSitu, 3},
-                        {"add", ElementwiseKind::kAdd, 3},
-                        {"gate", ElementwiseKind::kGate, 3},
+  const Case cases[] = {{"SwiGLU", ElementwiseKind::kSwiGlu, 3}, {"SiTU-GLU", ElementwiseKind::kSitu, 3},
+                        {"GeGLU", ElementwiseKind::kGeGlu, 3},   {"soft cap", ElementwiseKind::kSoftCap, 2},
+                        {"add", ElementwiseKind::kAdd, 3},       {"gate", ElementwiseKind::kGate, 3},
                         {"copy", ElementwiseKind::kCopy, 2}};
   constexpr int64_t kSize = 6144;
   each_device([&](OpBench& bench) {

@@ -1,5 +1,6 @@
 #include "ops/activation/activation.h"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -10,14 +11,16 @@
 namespace weir {
 namespace {
 
-constexpr ElementwiseKind kKinds[] = {ElementwiseKind::kSwiGlu, ElementwiseKind::kSitu, ElementwiseKind::kAdd,
-                                      ElementwiseKind::kGate, ElementwiseKind::kCopy};
+constexpr ElementwiseKind kKinds[] = {
+    ElementwiseKind::kSwiGlu,  ElementwiseKind::kSitu,      ElementwiseKind::kGeGlu, ElementwiseKind::kClampedSwiGlu,
+    ElementwiseKind::kAdd,     ElementwiseKind::kAddScaled, ElementwiseKind::kGate,  ElementwiseKind::kGateRow,
+    ElementwiseKind::kSoftCap, ElementwiseKind::kCopy};
 
 std::vector<float> apply(KernelSet set, ElementwiseKind kind, float beta, float linear_beta,
                          const std::vector<float>& g, const std::vector<float>& u) {
   std::vector<float> y(g.size() + 1, -7.f);
-  elementwise_kernel(set)(kind, beta, linear_beta, g.data(), kind == ElementwiseKind::kCopy ? nullptr : u.data(),
-                          y.data(), static_cast<int64_t>(g.size()));
+  elementwise_kernel(set)(kind, beta, linear_beta, g.data(), is_unary(kind) ? nullptr : u.data(), y.data(),
+                          static_cast<int64_t>(g.size()));
   EXPECT_EQ(y.back(), -7.f) << "written beyond the end";
   y.pop_back();
   return y;
@@ -113,10 +116,47 @@ TEST(ElementwiseReference, SwiGluAndGateMatchTheirFormulas) {
   const std::vector<float> g = random.take(200), u = random.take(200);
   const std::vector<float> swiglu = apply(KernelSet::kReference, ElementwiseKind::kSwiGlu, 1, 0, g, u);
   const std::vector<float> gate = apply(KernelSet::kReference, ElementwiseKind::kGate, 1, 0, g, u);
+  const std::vector<float> gate_row = apply(KernelSet::kReference, ElementwiseKind::kGateRow, 1, 0, g, {u[7]});
   for (size_t i = 0; i < g.size(); ++i) {
+    EXPECT_NEAR(gate_row[i], double{g[i]} / (1 + std::exp(-double{u[7]})), 1e-6);
     const double x = g[i], y = u[i];
     EXPECT_NEAR(swiglu[i], x / (1 + std::exp(-x)) * y, 1e-6);
     EXPECT_NEAR(gate[i], x / (1 + std::exp(-y)), 1e-6);
+  }
+}
+
+TEST(ElementwiseReference, ClampedSwiGluMatchesItsFormulaOnBothSidesOfItsLimit) {
+  RandomFloats random(7);
+  std::vector<float> g = random.take(400), u = random.take(400);
+  for (float& x : g) x *= 6;
+  for (float& x : u) x *= 6;
+  const std::vector<float> y = apply(KernelSet::kReference, ElementwiseKind::kClampedSwiGlu, 1.702f, 7, g, u);
+  int clamped = 0;
+  for (size_t i = 0; i < g.size(); ++i) {
+    const double gate = std::min<double>(g[i], 7), up = std::clamp<double>(u[i], -7, 7);
+    clamped += g[i] > 7 || std::fabs(u[i]) > 7;
+    EXPECT_NEAR(y[i], (up + 1) * gate / (1 + std::exp(-1.702 * gate)), 1e-5) << g[i] << " " << u[i];
+  }
+  EXPECT_GT(clamped, 20);
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  EXPECT_TRUE(std::isnan(apply(KernelSet::kReference, ElementwiseKind::kClampedSwiGlu, 1.702f, 7, {nan}, {1})[0]));
+  EXPECT_TRUE(std::isnan(apply(KernelSet::kReference, ElementwiseKind::kClampedSwiGlu, 1.702f, 7, {1}, {nan})[0]));
+}
+
+TEST(ElementwiseReference, GeGluSoftCapAndScaledSumsMatchTheirFormulas) {
+  RandomFloats random(6);
+  std::vector<float> g = random.take(200);
+  const std::vector<float> u = random.take(200);
+  for (float& x : g) x *= 4;
+  const std::vector<float> geglu = apply(KernelSet::kReference, ElementwiseKind::kGeGlu, 1, 0, g, u);
+  const std::vector<float> capped = apply(KernelSet::kReference, ElementwiseKind::kSoftCap, 3, 0, g, u);
+  const std::vector<float> scaled = apply(KernelSet::kReference, ElementwiseKind::kAddScaled, 0.7f, 0, g, u);
+  for (size_t i = 0; i < g.size(); ++i) {
+    const double x = g[i], y = u[i];
+    const double gelu = 0.5 * x * (1 + std::tanh(std::sqrt(2 / std::acos(-1.0)) * (x + 0.044715 * x * x * x)));
+    EXPECT_NEAR(geglu[i], gelu * y, 2e-6) << x;
+    EXPECT_NEAR(capped[i], 3 * std::tanh(x / 3), 1e-6) << x;
+    EXPECT_EQ(scaled[i], (g[i] + u[i]) * 0.7f);
   }
 }
 
@@ -152,6 +192,10 @@ TEST(ElementwiseOp, RefusesMissingInputsAndShortStrides) {
   refused([](ElementwiseArgs& a) { a.y_stride = 7; });
   refused([](ElementwiseArgs& a) { a.beta = 0; });
   refused([](ElementwiseArgs& a) { a.size = 0; });
+  refused([](ElementwiseArgs& a) {
+    a.kind = ElementwiseKind::kSoftCap;
+    a.beta = 0;
+  });
 }
 
 }  // namespace

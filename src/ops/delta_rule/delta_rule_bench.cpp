@@ -1,5 +1,6 @@
 // Time, bandwidth and arithmetic of the delta rule: decode (one row a sequence, at the middle of a chunk and where it
-// crosses into the next) and prompts, at the dimensions of Kimi K3 (96 heads) and Kimi Linear (32 heads).
+// crosses into the next) and prompts, at the dimensions of Kimi K3 (96 heads), Kimi Linear (32 heads) and, with the
+// scalar decay, Qwen3-Next (32 heads on 16 key heads).
 //   delta_rule_bench [threads] [kernels]
 #include <chrono>
 #include <cstdio>
@@ -36,11 +37,13 @@ void report(const std::string& what, double seconds, double bytes, double flops,
               100 * flops / seconds * 1e-9 / roof.gflop_s);
 }
 
-std::string_view name(DecayKind decay) { return decay == DecayKind::kBounded ? "bounded" : "unbounded"; }
+std::string_view name(DecayKind decay) {
+  return decay == DecayKind::kBounded ? "bounded" : decay == DecayKind::kUnbounded ? "unbounded" : "scalar";
+}
 
 // `rows` rows before the measured step bring every sequence to a position and leave it a real anchor.
 void decode(CpuDevice& device, DecayKind decay, int64_t heads, int64_t sequences, int64_t before, const Roof& roof) {
-  const Shape shape{decay, heads, 128, 128};
+  const Shape shape{decay, heads, 128, 128, decay == DecayKind::kScalar ? heads / 2 : 0};
   World world(device, shape, sequences, before + 2, sequences * before, false);
   const Rows rows = random_rows(shape, before + 1, Gates::kMild, 1);
   for (int64_t s = 0; s < sequences; ++s) world.sequence(s).rows = rows;
@@ -54,7 +57,7 @@ void decode(CpuDevice& device, DecayKind decay, int64_t heads, int64_t sequences
 }
 
 void prompt(CpuDevice& device, DecayKind decay, int64_t heads, int64_t rows, const Roof& roof) {
-  const Shape shape{decay, heads, 128, 128};
+  const Shape shape{decay, heads, 128, 128, decay == DecayKind::kScalar ? heads / 2 : 0};
   World world(device, shape, 1, rows + 1, rows, false);
   world.sequence(0).rows = random_rows(shape, rows, Gates::kMild, 1);
   const StepView& step = world.stage({rows}, Anchors::kLast, true);
@@ -86,4 +89,8 @@ int main(int argc, char** argv) {
       for (int64_t rows : {512, 2048}) prompt(device, decay, heads, rows, roof);
     }
   }
+  for (int64_t sequences : {1, 8}) {
+    for (int64_t before : {24, 32}) decode(device, DecayKind::kScalar, 32, sequences, before, roof);
+  }
+  for (int64_t rows : {512, 2048}) prompt(device, DecayKind::kScalar, 32, rows, roof);
 }

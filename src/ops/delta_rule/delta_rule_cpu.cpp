@@ -33,7 +33,9 @@ struct ChunkRows {
       store16(s.k + i * s.key_pad + c, load_some(row.k + c, args.key_dim - c));
     }
     // With the bounded gate k' carries the decay: only the newest G is read again.
-    if (args.decay == DecayKind::kUnbounded || p + 1 == span.first_position) {
+    if (args.decay == DecayKind::kScalar) {
+      s.decay[i] = *row.decay;
+    } else if (args.decay == DecayKind::kUnbounded || p + 1 == span.first_position) {
       for (int64_t c = 0; c < args.key_dim; c += 16) {
         store16(s.decay + i * s.key_pad + c, load_some(row.decay + c, args.key_dim - c));
       }
@@ -56,6 +58,46 @@ struct ChunkRows {
       store16(s.carry + at, k * (args.decay == DecayKind::kBounded ? e : math::exp(last - load16(s.decay + at))));
     }
   }
+}
+
+// The same with one decay for all channels.
+[[gnu::noinline]] void commit_weights_scalar(const DeltaRuleScratch& s) {
+  const V16 last = set16(s.decay[15]);
+  float w[16];
+  store16(w, math::exp(last - load16(s.decay)));
+  const V16 e = math::exp(last);
+  for (int64_t c = 0; c < s.key_pad; c += 16) store16(s.keep + c, e);
+  for (int64_t j = 0; j < 16; ++j) {
+    const V16 wj = set16(w[j]);
+    for (int64_t c = 0; c < s.key_pad; c += 16) {
+      store16(s.carry + j * s.key_pad + c, load16(s.k + j * s.key_pad + c) * wj);
+    }
+  }
+}
+
+// G, e^G, k and q of the new rows; k and G into the journal.
+[[gnu::noinline]] void prepare_rows_scalar(const DeltaRuleArgs& args, int64_t head, const ChunkRows& rows,
+                                           const DeltaRuleScratch& s) {
+  const int64_t key = key_head(args, head) * args.key_dim;
+  const bool journal = rows.journal.k != nullptr;
+  const bool journal_key = journal && stores_key(args, head);
+  for (int64_t r = 0; r < rows.n; ++r) {
+    const int64_t i = rows.first + r;
+    const float g = args.g[(rows.batch_row + r) * args.g_stride + head];
+    s.decay[i] = i == 0 ? g : s.decay[i - 1] + g;
+    if (journal) rows.journal.decay[r * rows.journal_stride] = s.decay[i];
+    const float* q = args.q + (rows.batch_row + r) * args.q_stride + key;
+    const float* k = args.k + (rows.batch_row + r) * args.k_stride + key;
+    for (int64_t c = 0; c < args.key_dim; c += 16) {
+      const int64_t left = args.key_dim - c;
+      const V16 kc = load_some(k + c, left);
+      store16(s.k + i * s.key_pad + c, kc);
+      store16(s.kq + r * s.key_pad + c, kc);
+      store16(s.kq + (rows.n + r) * s.key_pad + c, load_some(q + c, left));
+      if (journal_key) store_some(rows.journal.k + r * rows.journal_stride + c, kc, left);
+    }
+  }
+  store16(s.factor, math::exp(load16(s.decay)));
 }
 
 // G, k', kd and qd of the new rows; k' and G into the journal.
@@ -86,14 +128,23 @@ struct ChunkRows {
   }
 }
 
-// L and A from the factors, eight journal rows at a time; rows beyond the triangle are computed and never read.
-[[gnu::noinline]] void pairs_bounded(const ChunkRows& rows, const DeltaRuleScratch& s) {
+// L and A by dots of kq, eight journal rows at a time; rows beyond the triangle are computed and never read.
+[[gnu::noinline]] void pairs_by_dots(const ChunkRows& rows, const DeltaRuleScratch& s) {
   for (int64_t r = 0; r < 2 * rows.n; r += 2) {
     const int64_t later = r + 1 < rows.n ? r + 1 : (r < rows.n ? rows.n - 1 : r + 1 - rows.n);
     for (int64_t j = 0; j <= rows.first + later; j += 8) {
       dot_tile(s.kq + r * s.key_pad, s.kq + (r + 1) * s.key_pad, s.k + j * s.key_pad, s.key_pad, s.key_pad,
                s.pair + r * 16 + j, s.pair + (r + 1) * 16 + j);
     }
+  }
+}
+
+// The decay between rows, into the dots.
+[[gnu::noinline]] void decay_pairs(const ChunkRows& rows, const DeltaRuleScratch& s) {
+  const V16 decay = load16(s.decay);
+  for (int64_t r = 0; r < rows.n; ++r) {
+    const V16 f = math::exp(set16(s.decay[rows.first + r]) - decay);
+    for (float* pair : {s.pair + r * 16, s.pair + (rows.n + r) * 16}) store16(pair, f * load16(pair));
   }
 }
 
@@ -168,6 +219,7 @@ struct ChunkRows {
 }
 
 // u and the outputs of the new rows, in row order.
+template <bool kScalar>
 [[gnu::noinline]] void substitute(const DeltaRuleArgs& args, int64_t head, const ChunkRows& rows,
                                   const DeltaRuleScratch& s) {
   for_columns<kTileVectors>(args.value_dim, [&]<int kVectors, bool kTail>(int64_t v, int64_t columns) {
@@ -180,8 +232,13 @@ struct ChunkRows {
       V16 rest[kVectors], sum[kVectors];
 #pragma GCC unroll 4
       for (int t = 0; t < kVectors; ++t) {
-        rest[t] = load_column<kTail>(values + 16 * t, columns) - load16(s.product + r * s.value_pad + v + 16 * t);
+        V16 p = load16(s.product + r * s.value_pad + v + 16 * t);
         sum[t] = load16(s.product + (rows.n + r) * s.value_pad + v + 16 * t);
+        if (kScalar) {
+          p = set16(s.factor[i]) * p;
+          sum[t] = set16(s.factor[i]) * sum[t];
+        }
+        rest[t] = load_column<kTail>(values + 16 * t, columns) - p;
       }
       for (int64_t j = 0; j < i; ++j) {
         const V16 lj = -set16(l[j]), aj = set16(a[j]);
@@ -216,6 +273,7 @@ void delta_rule_head(const DeltaRuleArgs& args, const StepView& step, const Span
   const DeltaRuleScratch s = delta_rule_scratch(args, memory);
   const float* state = span.anchor == kZeroAnchor ? nullptr : anchor_state(args, step, span.anchor, head);
   load_rows(args, step, span, head, s);
+  const bool scalar = args.decay == DecayKind::kScalar;
   bool streamed = false;
   for (int64_t row = 0; row < span.rows;) {
     const int64_t position = span.first_position + row;
@@ -225,10 +283,16 @@ void delta_rule_head(const DeltaRuleArgs& args, const StepView& step, const Span
     const ChunkRows rows{first, n, span.first_row + row, journal_row(args, step, span, head, position),
                          args.journal.row_bytes / static_cast<int64_t>(sizeof(float))};
     const bool commit = first == 0 && position > span.anchor_position;
-    if (commit) commit_weights(args, s);
-    prepare_rows(args, head, rows, s);
-    if (args.decay == DecayKind::kBounded) {
-      pairs_bounded(rows, s);
+    if (scalar) {
+      if (commit) commit_weights_scalar(s);
+      prepare_rows_scalar(args, head, rows, s);
+    } else {
+      if (commit) commit_weights(args, s);
+      prepare_rows(args, head, rows, s);
+    }
+    if (args.decay != DecayKind::kUnbounded) {
+      pairs_by_dots(rows, s);
+      if (scalar) decay_pairs(rows, s);
     } else {
       pairs_unbounded(args, head, rows, s);
     }
@@ -250,7 +314,11 @@ void delta_rule_head(const DeltaRuleArgs& args, const StepView& step, const Span
     } else {
       for (int64_t i = 0; i < 2 * n * s.value_pad; i += 16) store16(s.product + i, zero16());
     }
-    substitute(args, head, rows, s);
+    if (scalar) {
+      substitute<true>(args, head, rows, s);
+    } else {
+      substitute<false>(args, head, rows, s);
+    }
     row += n;
   }
   if (streamed) _mm_sfence();  // before other threads learn that this loop is done

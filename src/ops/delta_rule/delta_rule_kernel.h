@@ -31,13 +31,14 @@ struct DeltaRuleScratch {
   int64_t key_pad;    // floats between rows of keys
   int64_t value_pad;  // floats between rows of values
   float* k;           // [16, key_pad] k' of the chunk's rows
-  float* decay;       // [16, key_pad] G
+  float* decay;       // [16, key_pad] G; scalar decay: [16], or as the reference likes
   float* u;           // [16, value_pad]
   float* kq;          // [32, key_pad] this span's n rows of the chunk: kd of all, then qd of all
   float* product;     // [32, value_pad] P of the n rows, then O
   float* pair;        // [32, 16] -L of the n rows, then A
   float* carry;       // [16, key_pad] w of the finished chunk
   float* keep;        // [key_pad] e^(G_15) of the finished chunk
+  float* factor;      // [16] e^(G_i) (scalar decay)
   float* state;       // [key_dim, value_dim]
 };
 
@@ -45,7 +46,7 @@ static inline int64_t delta_rule_pad(int64_t n) { return (n + 15) / 16 * 16; }
 
 static inline int64_t delta_rule_scratch_floats(int64_t key_dim, int64_t value_dim) {
   const int64_t keys = delta_rule_pad(key_dim), values = delta_rule_pad(value_dim);
-  return (16 + 16 + 32 + 16 + 1) * keys + (16 + 32) * values + 32 * 16 + delta_rule_pad(key_dim * value_dim);
+  return (16 + 16 + 32 + 16 + 1) * keys + (16 + 32) * values + 33 * 16 + delta_rule_pad(key_dim * value_dim);
 }
 
 static inline DeltaRuleScratch delta_rule_scratch(const DeltaRuleArgs& args, float* memory) {
@@ -60,14 +61,35 @@ static inline DeltaRuleScratch delta_rule_scratch(const DeltaRuleArgs& args, flo
   s.u = s.keep + s.key_pad;
   s.product = s.u + 16 * s.value_pad;
   s.pair = s.product + 32 * s.value_pad;
-  s.state = s.pair + 32 * 16;
+  s.factor = s.pair + 32 * 16;
+  s.state = s.factor + 16;
   return s;
+}
+
+static inline int64_t key_heads(const DeltaRuleArgs& args) {
+  return args.decay == DecayKind::kScalar ? args.key_heads : args.heads;
+}
+
+static inline int64_t key_head(const DeltaRuleArgs& args, int64_t head) {
+  if (args.decay != DecayKind::kScalar) return head;
+  return args.order == KeyHeadOrder::kTiled ? head % args.key_heads : head / (args.heads / args.key_heads);
+}
+
+// Of the heads that share a key head, the first one stores its keys.
+static inline bool stores_key(const DeltaRuleArgs& args, int64_t head) {
+  if (args.decay != DecayKind::kScalar) return true;
+  return args.order == KeyHeadOrder::kTiled ? head < args.key_heads : head % (args.heads / args.key_heads) == 0;
+}
+
+// Log decays of one head and row.
+static inline int64_t decay_dim(const DeltaRuleArgs& args) {
+  return args.decay == DecayKind::kScalar ? 1 : args.key_dim;
 }
 
 // One head's parts of a journal row; null where the chunk has no page.
 struct JournalRow {
   float* k = nullptr;
-  float* decay = nullptr;
+  float* decay = nullptr;  // [decay_dim]
   float* u = nullptr;
 };
 
@@ -79,8 +101,9 @@ static inline JournalRow journal_row(const DeltaRuleArgs& args, const StepView& 
                      static_cast<int64_t>(page) * step.page_pools[static_cast<size_t>(args.journal.group)].block_bytes;
   float* row =
       reinterpret_cast<float*>(block + args.journal.offset + position % kPagePositions * args.journal.row_bytes);
-  return {row + head * args.key_dim, row + (args.heads + head) * args.key_dim,
-          row + 2 * args.heads * args.key_dim + head * args.value_dim};
+  float* decays = row + key_heads(args) * args.key_dim;
+  float* updates = decays + args.heads * decay_dim(args);
+  return {row + key_head(args, head) * args.key_dim, decays + head * decay_dim(args), updates + head * args.value_dim};
 }
 
 // One head's [key_dim, value_dim] in an anchor.

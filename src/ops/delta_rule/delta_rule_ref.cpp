@@ -12,13 +12,17 @@ struct Head {
   const float* state;  // S0 [key_dim, value_dim]; null: zeros
 
   bool bounded() const { return args.decay == DecayKind::kBounded; }
+  bool scalar() const { return args.decay == DecayKind::kScalar; }
+
+  // A scalar decay is kept once per channel, so that the commit need not tell it apart.
+  int64_t decay_at(int64_t c) const { return scalar() ? 0 : c; }
 
   void load_rows(const StepView& step, const SpanView& span, int64_t head) {
     for (int64_t p = span.anchor_position; p < span.first_position; ++p) {
       const JournalRow row = journal_row(args, step, span, head, p);
       const int64_t i = p - span.anchor_position;
       for (int64_t c = 0; c < args.key_dim; ++c) s.k[i * s.key_pad + c] = row.k[c];
-      for (int64_t c = 0; c < args.key_dim; ++c) s.decay[i * s.key_pad + c] = row.decay[c];
+      for (int64_t c = 0; c < args.key_dim; ++c) s.decay[i * s.key_pad + c] = row.decay[decay_at(c)];
       for (int64_t v = 0; v < args.value_dim; ++v) s.u[i * s.value_pad + v] = row.u[v];
     }
   }
@@ -49,8 +53,8 @@ struct Head {
     float* kd = s.kq;
     float* qd = s.kq + s.key_pad;
     for (int64_t c = 0; c < args.key_dim; ++c) {
-      decay[c] = i == 0 ? g[c] : decay[c - s.key_pad] + g[c];
-      const float e = math::exp(decay[c]);
+      decay[c] = i == 0 ? g[decay_at(c)] : decay[c - s.key_pad] + g[decay_at(c)];
+      const float e = scalar() ? 1.f : math::exp(decay[c]);
       kd[c] = k[c] * e;
       qd[c] = q[c] * e;
       s.k[i * s.key_pad + c] = bounded() ? k[c] * math::exp(-decay[c]) : k[c];
@@ -60,7 +64,13 @@ struct Head {
       const float* kj = s.k + j * s.key_pad;
       const float* decay_j = s.decay + j * s.key_pad;
       const auto key = [&](int64_t c) { return kj[c]; };
-      if (bounded()) {
+      if (scalar()) {
+        const float f = math::exp(decay[0] - decay_j[0]);
+        l[j] = f * dot_lanes(
+                       args.key_dim, [&](int64_t c) { return k[c]; }, key);
+        a[j] = f * dot_lanes(
+                       args.key_dim, [&](int64_t c) { return q[c]; }, key);
+      } else if (bounded()) {
         l[j] = dot_lanes(
             args.key_dim, [&](int64_t c) { return kd[c]; }, key);
         a[j] = dot_lanes(
@@ -78,6 +88,10 @@ struct Head {
         p = math::fma(kd[c], state[c * args.value_dim + column], p);
         o = math::fma(qd[c], state[c * args.value_dim + column], o);
       }
+      if (scalar()) {
+        p = math::exp(decay[0]) * p;
+        o = math::exp(decay[0]) * o;
+      }
       float* u = s.u + column;
       float rest = v[column] - p;
       for (int64_t j = 0; j < i; ++j) rest = math::fma(-l[j], u[j * s.value_pad], rest);
@@ -87,10 +101,10 @@ struct Head {
     }
   }
 
-  void store_row(const JournalRow& row, int64_t i) const {
+  void store_row(const JournalRow& row, int64_t head, int64_t i) const {
     if (row.k == nullptr) return;
-    for (int64_t c = 0; c < args.key_dim; ++c) row.k[c] = s.k[i * s.key_pad + c];
-    for (int64_t c = 0; c < args.key_dim; ++c) row.decay[c] = s.decay[i * s.key_pad + c];
+    for (int64_t c = 0; stores_key(args, head) && c < args.key_dim; ++c) row.k[c] = s.k[i * s.key_pad + c];
+    for (int64_t c = 0; c < decay_dim(args); ++c) row.decay[c] = s.decay[i * s.key_pad + c];
     for (int64_t v = 0; v < args.value_dim; ++v) row.u[v] = s.u[i * s.value_pad + v];
   }
 };
@@ -107,10 +121,11 @@ void delta_rule_head(const DeltaRuleArgs& args, const StepView& step, const Span
     const int64_t row = span.first_row + r;
     const int64_t i = position % kPagePositions;
     if (i == 0 && position > span.anchor_position) h.commit(anchor_target(args, step, span, head, position));
-    h.row(i, args.q + row * args.q_stride + head * args.key_dim, args.k + row * args.k_stride + head * args.key_dim,
-          args.v + row * args.v_stride + head * args.value_dim, args.g + row * args.g_stride + head * args.key_dim,
+    const int64_t key = key_head(args, head) * args.key_dim;
+    h.row(i, args.q + row * args.q_stride + key, args.k + row * args.k_stride + key,
+          args.v + row * args.v_stride + head * args.value_dim, args.g + row * args.g_stride + head * decay_dim(args),
           args.beta[row * args.beta_stride + head], args.out + row * args.out_stride + head * args.value_dim);
-    h.store_row(journal_row(args, step, span, head, position), i);
+    h.store_row(journal_row(args, step, span, head, position), head, i);
   }
 }
 

@@ -32,12 +32,22 @@ std::vector<Shape> shapes() {
     all.push_back({decay, 1, 33, 87});
     all.push_back({decay, 1, 1, 1});
   }
+  // Gated DeltaNet: one to four heads a key head.
+  for (KeyHeadOrder order : {KeyHeadOrder::kGrouped, KeyHeadOrder::kTiled}) {
+    all.push_back({DecayKind::kScalar, 3, 8, 8, 3, order});
+    all.push_back({DecayKind::kScalar, 4, 32, 32, 2, order});
+    all.push_back({DecayKind::kScalar, 3, 20, 24, 1, order});
+    all.push_back({DecayKind::kScalar, 8, 33, 87, 2, order});
+  }
+  all.push_back({DecayKind::kScalar, 2, 128, 128, 1});
+  all.push_back({DecayKind::kScalar, 1, 1, 1, 1});
   return all;
 }
 
 std::string describe(const Shape& shape) {
-  return concat(shape.decay == DecayKind::kBounded ? "bounded " : "unbounded ", shape.heads, "x", shape.key_dim, "x",
-                shape.value_dim);
+  constexpr const char* kNames[] = {"bounded ", "unbounded ", "scalar "};
+  return concat(kNames[static_cast<int>(shape.decay)], shape.heads, "x", shape.key_dim, "x", shape.value_dim, ", ",
+                shape.key_heads, shape.order == KeyHeadOrder::kTiled ? " key heads tiled" : " key heads");
 }
 
 bool same(const std::vector<float>& a, const std::vector<float>& b) {
@@ -146,6 +156,37 @@ TEST(DeltaRule, AnySplitOfASpanEqualsTheWholeSpan) {
           EXPECT_EQ(std::memcmp(fewest.anchor(0, 128), whole.anchor(0, 128),
                                 static_cast<size_t>(whole.anchor_floats()) * sizeof(float)),
                     0);
+        }
+      }
+    }
+  }
+}
+
+// The recurrence as published (Gated Delta Networks, arXiv:2412.06464), in double.
+TEST(DeltaRule, ScalarDecayFollowsTheRecurrenceWithEachHeadsKeyHead) {
+  CpuDevice device(1, KernelSet::kReference);
+  for (const Shape& shape : shapes()) {
+    if (!shape.scalar()) continue;
+    const Rows rows = random_rows(shape, 60, Gates::kMild, 31);
+    World world = run_alone(device, shape, rows, {33, 27}, Anchors::kAll);
+    for (int64_t h = 0; h < shape.heads; ++h) {
+      const int64_t key =
+          shape.order == KeyHeadOrder::kTiled ? h % shape.key_heads : h / (shape.heads / shape.key_heads);
+      std::vector<double> state(static_cast<size_t>(shape.key_dim * shape.value_dim));
+      for (int64_t t = 0; t < rows.count; ++t) {
+        const float* q = &rows.q[static_cast<size_t>(t * shape.keys() + key * shape.key_dim)];
+        const float* k = &rows.k[static_cast<size_t>(t * shape.keys() + key * shape.key_dim)];
+        const float* v = &rows.v[static_cast<size_t>(t * shape.values() + h * shape.value_dim)];
+        for (double& s : state) s *= std::exp(double{rows.g[static_cast<size_t>(t * shape.heads + h)]});
+        for (int64_t j = 0; j < shape.value_dim; ++j) {
+          const auto at = [&](int64_t c) -> double& { return state[static_cast<size_t>(c * shape.value_dim + j)]; };
+          double read = 0, out = 0;
+          for (int64_t c = 0; c < shape.key_dim; ++c) read += at(c) * double{k[c]};
+          const double u = double{rows.beta[static_cast<size_t>(t * shape.heads + h)]} * (double{v[j]} - read);
+          for (int64_t c = 0; c < shape.key_dim; ++c) at(c) += double{k[c]} * u;
+          for (int64_t c = 0; c < shape.key_dim; ++c) out += at(c) * double{q[c]};
+          const auto index = static_cast<size_t>(t * shape.values() + h * shape.value_dim + j);
+          ASSERT_NEAR(world.sequence(0).out[index], out, 1e-5) << describe(shape) << ", row " << t << ", head " << h;
         }
       }
     }
@@ -270,6 +311,19 @@ TEST(DeltaRule, RefusesDimensionsAndBuffersThatDoNotFit) {
   refuses([](DeltaRuleArgs& a) { a.state.bytes -= 4; });
   refuses([](DeltaRuleArgs& a) { a.v_stride = 15; });
   refuses([](DeltaRuleArgs& a) { a.g = nullptr; });
+  refuses([](DeltaRuleArgs& a) { a.key_heads = 1; });
+  good.decay = DecayKind::kScalar;
+  good.heads = 4;
+  good.key_heads = 2;
+  good.v_stride = good.out_stride = 32;
+  good.beta_stride = good.g_stride = 4;
+  good.journal.row_bytes = scalar_delta_journal_row_bytes(4, 2, 8, 8);
+  good.state.bytes = delta_rule_anchor_bytes(4, 8, 8);
+  EXPECT_NO_THROW(bind_delta_rule(device, "op", good));
+  refuses([](DeltaRuleArgs& a) { a.key_heads = 0; });
+  refuses([](DeltaRuleArgs& a) { a.key_heads = 3; });
+  refuses([](DeltaRuleArgs& a) { a.journal.row_bytes -= 4; });
+  refuses([](DeltaRuleArgs& a) { a.g_stride = 3; });
 }
 
 }  // namespace

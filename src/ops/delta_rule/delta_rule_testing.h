@@ -21,6 +21,17 @@ struct Shape {
   int64_t heads = 1;
   int64_t key_dim = 8;
   int64_t value_dim = 8;
+  int64_t key_heads = 0;  // kScalar
+  KeyHeadOrder order = KeyHeadOrder::kGrouped;
+
+  bool scalar() const { return decay == DecayKind::kScalar; }
+  int64_t keys() const { return (scalar() ? key_heads : heads) * key_dim; }  // q and k of a row
+  int64_t values() const { return heads * value_dim; }                       // v and out of a row
+  int64_t decays() const { return heads * (scalar() ? 1 : key_dim); }        // g of a row
+  int64_t journal_row_bytes() const {
+    return scalar() ? scalar_delta_journal_row_bytes(heads, key_heads, key_dim, value_dim)
+                    : delta_rule_journal_row_bytes(heads, key_dim, value_dim);
+  }
 };
 
 // The rows of one sequence, [row][head][dim].
@@ -40,7 +51,9 @@ inline Rows random_rows(const Shape& shape, int64_t count, Gates gates, uint64_t
   rows.count = count;
   const float hardest = shape.decay == DecayKind::kBounded ? -5.f : -100.f;
   for (int64_t r = 0; r < count * shape.heads; ++r) {
+    const bool has_key = !shape.scalar() || r % shape.heads < shape.key_heads;
     for (std::vector<float>* out : {&rows.q, &rows.k}) {
+      if (!has_key) continue;
       std::vector<float> x(static_cast<size_t>(shape.key_dim));
       double sum = 1e-6;
       for (float& value : x) {
@@ -51,11 +64,15 @@ inline Rows random_rows(const Shape& shape, int64_t count, Gates gates, uint64_t
       for (float value : x) out->push_back(static_cast<float>(value * scale));
     }
     for (int64_t v = 0; v < shape.value_dim; ++v) rows.v.push_back(normal(random));
-    for (int64_t d = 0; d < shape.key_dim; ++d) {
+    for (int64_t d = 0; d < shape.decays() / shape.heads; ++d) {
       float g = 0.f;
       if (gates == Gates::kMild) g = -0.3f * uniform(random);
       if (gates == Gates::kHard) g = hardest * (d % 3 == 0 ? 1.f : 0.98f + 0.02f * uniform(random));
-      if (gates == Gates::kMixed) g = d % 3 == 0 ? 0.f : (d % 3 == 1 ? hardest : -uniform(random));
+      if (gates == Gates::kMixed && shape.scalar()) {
+        g = r % 5 == 0 ? hardest : (r % 3 == 0 ? 0.f : -uniform(random));
+      } else if (gates == Gates::kMixed) {
+        g = d % 3 == 0 ? 0.f : (d % 3 == 1 ? hardest : -uniform(random));
+      }
       rows.g.push_back(g);
     }
     rows.beta.push_back(0.02f + 0.97f * uniform(random));
@@ -73,15 +90,16 @@ class World {
       : shape_(shape),
         chunks_((rows_each + 15) / 16 + 1),
         sequences_(static_cast<size_t>(sequences)),
-        key_stride_(shape.heads * shape.key_dim + 3),
-        value_stride_(shape.heads * shape.value_dim + 5),
+        key_stride_(shape.keys() + 3),
+        value_stride_(shape.values() + 5),
+        decay_stride_(shape.decays() + 2),
         q_(stride_rows(rows_a_step, key_stride_)),
         k_(q_.size()),
-        g_(q_.size()),
+        g_(stride_rows(rows_a_step, decay_stride_)),
         v_(stride_rows(rows_a_step, value_stride_)),
         out_(v_.size()),
         beta_(stride_rows(rows_a_step, shape.heads + 1)) {
-    const int64_t row_bytes = delta_rule_journal_row_bytes(shape.heads, shape.key_dim, shape.value_dim);
+    const int64_t row_bytes = shape.journal_row_bytes();
     const int64_t anchor_bytes = delta_rule_anchor_bytes(shape.heads, shape.key_dim, shape.value_dim);
     page_bytes_ = 16 * row_bytes + 64;
     block_bytes_ = 64 + (anchor_bytes + 63) / 64 * 64;
@@ -97,6 +115,8 @@ class World {
     }
     DeltaRuleArgs args{.decay = shape.decay,
                        .heads = shape.heads,
+                       .key_heads = shape.key_heads,
+                       .order = shape.order,
                        .key_dim = shape.key_dim,
                        .value_dim = shape.value_dim,
                        .journal = {.group = 1, .offset = 64, .row_bytes = row_bytes},
@@ -108,7 +128,7 @@ class World {
                        .v = v_.data(),
                        .v_stride = value_stride_,
                        .g = g_.data(),
-                       .g_stride = key_stride_,
+                       .g_stride = decay_stride_,
                        .beta = beta_.data(),
                        .beta_stride = shape.heads + 1,
                        .out = out_.data(),
@@ -182,9 +202,9 @@ class World {
       }
       span.anchor_writes = writes_[s];
       for (int64_t r = 0; r < counts[s]; ++r, ++row) {
-        copy_row(sequence.rows.q, sequence.position + r, shape_.heads * shape_.key_dim, &q_[index(row, key_stride_)]);
-        copy_row(sequence.rows.k, sequence.position + r, shape_.heads * shape_.key_dim, &k_[index(row, key_stride_)]);
-        copy_row(sequence.rows.g, sequence.position + r, shape_.heads * shape_.key_dim, &g_[index(row, key_stride_)]);
+        copy_row(sequence.rows.q, sequence.position + r, shape_.keys(), &q_[index(row, key_stride_)]);
+        copy_row(sequence.rows.k, sequence.position + r, shape_.keys(), &k_[index(row, key_stride_)]);
+        copy_row(sequence.rows.g, sequence.position + r, shape_.decays(), &g_[index(row, decay_stride_)]);
         copy_row(sequence.rows.v, sequence.position + r, shape_.heads * shape_.value_dim,
                  &v_[index(row, value_stride_)]);
         copy_row(sequence.rows.beta, sequence.position + r, shape_.heads, &beta_[index(row, shape_.heads + 1)]);
@@ -211,7 +231,7 @@ class World {
   Shape shape_;
   int64_t chunks_;
   std::vector<Sequence> sequences_;
-  int64_t key_stride_, value_stride_;
+  int64_t key_stride_, value_stride_, decay_stride_;
   std::vector<float> q_, k_, g_, v_, out_, beta_;
   int64_t page_bytes_ = 0, block_bytes_ = 0;
   Mapping pages_, anchors_;

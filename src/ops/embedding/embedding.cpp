@@ -122,6 +122,7 @@ std::unique_ptr<BoundOp> bind_embedding(CpuDevice& device, std::string name, con
   if (table.format == WeightFormat::kMxfp4 && (table.scales == nullptr || table.scale_row_bytes < table.in / 32)) {
     fail(name, ": MXFP4 embedding without its scales");
   }
+  if (table.format == WeightFormat::kE4m3) fail(name, ": an E4M3 embedding is not supported");
   if (args.y == nullptr || args.y_stride < table.in) {
     fail(name, ": embedding of ", table.in, " values into rows with stride ", args.y_stride);
   }

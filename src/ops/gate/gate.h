@@ -1,4 +1,5 @@
-// The gates of Kimi Delta Attention.
+// The gates of Kimi Delta Attention, and of Gated DeltaNet: its one decay per head is the unbounded gate with
+// key_dim 1.
 //
 //   decay   z = f[r, h, d] + dt_bias[h, d];  t = a[h] * z with a = e^(A_log), folded at load by the caller
 //           bounded:    g = lower_bound * sigmoid(t)            (Kimi K3: lower_bound -5; a smooth bound, not a clamp)

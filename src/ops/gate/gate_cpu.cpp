@@ -26,11 +26,22 @@ void decay_heads(const KdaGateArgs& args, int64_t row, int64_t begin, int64_t en
   }
 }
 
+// The unbounded gate with one decay a head: lanes are heads.
+void decay_of_heads(const KdaGateArgs& args, int64_t row, int64_t begin, int64_t end) {
+  for (int64_t h = begin; h < end; h += 16) {
+    const int64_t n = end - h < 16 ? end - h : 16;
+    const V16 z = load16_first(args.f + row * args.f_stride + h, n) + load16_first(args.dt_bias + h, n);
+    store16_first(args.g + row * args.g_stride + h, -(load16_first(args.a + h, n) * math::softplus(z)), n);
+  }
+}
+
 }  // namespace
 
 void kda_gate_heads(const KdaGateArgs& args, int64_t row, int64_t begin, int64_t end) {
   if (args.bounded) {
     decay_heads<true>(args, row, begin, end);
+  } else if (args.key_dim == 1) {
+    decay_of_heads(args, row, begin, end);
   } else {
     decay_heads<false>(args, row, begin, end);
   }

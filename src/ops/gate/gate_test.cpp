@@ -115,7 +115,7 @@ TEST(KdaGate, EveryKernelSetEqualsTheReferenceBitForBitAndWritesNothingElse) {
       continue;
     }
     for (bool bounded : {true, false}) {
-      for (auto [heads, key_dim] : {std::pair{1, 1}, {3, 20}, {17, 32}, {33, 128}, {5, 15}}) {
+      for (auto [heads, key_dim] : {std::pair{1, 1}, {35, 1}, {3, 20}, {17, 32}, {33, 128}, {5, 15}}) {
         for (int32_t rows : {0, 1, 5}) {
           Buffers b(bounded, rows, heads, key_dim);
           for (std::vector<float>* values : {&b.a, &b.bias, &b.f, &b.logit}) {

@@ -170,6 +170,18 @@ void check_weight(const std::string& name, const WeightView& weight, KernelSet s
       fail(name, ": expected ", weight.in / 32, " scales per row, found ", weight.scale_row_bytes);
     }
   }
+  if (weight.format == WeightFormat::kE4m3) {
+    if (weight.scales == nullptr) fail(name, ": E4M3 needs scales, found none");
+    if (weight.scale_rows < 1 || weight.scale_cols < 1 ||
+        (weight.scale_cols % 16 != 0 && weight.scale_cols < weight.in)) {
+      fail(name, ": expected a scale per block of a multiple of 16 columns or per row, found blocks of ",
+           weight.scale_rows, " x ", weight.scale_cols);
+    }
+    const int64_t scales = (weight.in + weight.scale_cols - 1) / weight.scale_cols;
+    if (weight.scale_row_bytes < scales * weight_block(weight.scale_format).bytes) {
+      fail(name, ": expected ", scales, " scales in a row of them, found ", weight.scale_row_bytes, " bytes");
+    }
+  }
   const int64_t row_bytes = weight_row_bytes(weight.format, weight.in);
   if (weight.row_bytes < row_bytes) {
     fail(name, ": a row of ", weight.in, " ", format, " elements has ", row_bytes, " bytes, found ", weight.row_bytes);

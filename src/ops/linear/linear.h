@@ -17,6 +17,7 @@
 // The bits depend on nothing else: not on rows, threads, tiles or instruction set.
 //
 // `in` is a multiple of the format's block. kMxfp4: scale code 255 is refused by the loader. kNvfp4: reference only.
+// kE4m3: weights are code times scale rounded to FP32; a NaN code is NaN; scales are finite, and so is 448 times each.
 // Any alignment is allowed; fastest when rows of x start at multiples of 64 bytes.
 // Cost: every weight byte is read once per call however many rows there are; 2 * rows * out * in FLOPs.
 #pragma once

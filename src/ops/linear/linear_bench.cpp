@@ -26,6 +26,10 @@ struct Weights {
 Weights make_weights(WeightFormat format, int64_t out, int64_t in) {
   WeightView view{.format = format, .out = out, .in = in, .row_bytes = weight_row_bytes(format, in)};
   if (format == WeightFormat::kMxfp4) view.scale_row_bytes = in / 32;
+  if (format == WeightFormat::kE4m3) {
+    view.scale_rows = view.scale_cols = 128;
+    view.scale_row_bytes = (in + 127) / 128 * 4;
+  }
   const int64_t count = kCopiesBytes / view.bytes() + 1;
   Weights weights{Mapping(count * view.bytes()), {}};
   // Any bits do, except NaN and denormals, which can cost time: bytes 0x3c..0x3f are normal in every format (as E8M0,
@@ -81,10 +85,10 @@ void bench_format(CpuDevice& device, WeightFormat format, Activations activation
 }
 
 constexpr WeightFormat kFormats[] = {
-    WeightFormat::kBf16,  WeightFormat::kF16,  WeightFormat::kF32,  WeightFormat::kMxfp4, WeightFormat::kMxfp4Block,
-    WeightFormat::kQ4_0,  WeightFormat::kQ4_1, WeightFormat::kQ5_0, WeightFormat::kQ5_1,  WeightFormat::kQ8_0,
-    WeightFormat::kIq4Nl, WeightFormat::kQ2_K, WeightFormat::kQ3_K, WeightFormat::kQ4_K,  WeightFormat::kQ5_K,
-    WeightFormat::kQ6_K,  WeightFormat::kIq4Xs};
+    WeightFormat::kBf16, WeightFormat::kF16,   WeightFormat::kF32,  WeightFormat::kMxfp4, WeightFormat::kMxfp4Block,
+    WeightFormat::kE4m3, WeightFormat::kQ4_0,  WeightFormat::kQ4_1, WeightFormat::kQ5_0,  WeightFormat::kQ5_1,
+    WeightFormat::kQ8_0, WeightFormat::kIq4Nl, WeightFormat::kQ2_K, WeightFormat::kQ3_K,  WeightFormat::kQ4_K,
+    WeightFormat::kQ5_K, WeightFormat::kQ6_K,  WeightFormat::kIq4Xs};
 
 void bench(CpuDevice& device, int64_t out, int64_t in, std::string_view only, int only_rows) {
   const double read_roof = measure_read_bandwidth(device);

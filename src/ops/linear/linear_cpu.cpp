@@ -4,6 +4,7 @@
 
 #include "formats/weight.h"
 #include "ops/linear/linear_blocks.h"
+#include "ops/linear/linear_e4m3_tile.h"
 #include "ops/linear/linear_expand.h"
 #include "ops/linear/linear_mxfp4.h"
 #include "ops/linear/linear_tile.h"
@@ -31,6 +32,7 @@ struct Product {
 };
 
 struct Mxfp4Format;
+struct E4m3Format;
 
 // Outputs of a tile by rows. At least 8 accumulators cover the latency of FMA on two ports; with the operands they must
 // fit the registers: 32 (AVX-512), or 16 with two per accumulator (AVX2).
@@ -39,6 +41,7 @@ constexpr int kDirectTileRows = 8;
 constexpr int kPanelTileOuts = 8;
 constexpr int64_t kDirectRows = 16;  // up to which decoding again for every tile costs less than expanding a panel
 constexpr int64_t kDirectRowsMxfp4 = 8;
+constexpr int64_t kDirectRowsE4m3 = 8;
 constexpr int64_t kDepthBlock = kDepth;
 constexpr int64_t kRowBlock = kRows;
 constexpr int direct_outs(int rows) { return rows <= 3 ? 8 : rows == 4 ? 6 : rows <= 6 ? 4 : 3; }
@@ -48,6 +51,7 @@ constexpr int kDirectTileRows = 3;
 constexpr int kPanelTileOuts = 2;
 constexpr int64_t kDirectRows = 24;
 constexpr int64_t kDirectRowsMxfp4 = 6;
+constexpr int64_t kDirectRowsE4m3 = 3;       // one tile: decoding costs more than reading
 constexpr int64_t kDepthBlock = kDepth / 2;  // processors without AVX-512 have smaller caches
 constexpr int64_t kRowBlock = kRows / 2;
 constexpr int direct_outs(int rows) { return rows == 1 ? 4 : 2; }
@@ -68,6 +72,8 @@ void direct_tile(const Product& p, int64_t o, int64_t outs, int64_t r) {
     const int64_t scale_bytes = o + NO < p.out_end ? NO * weight.scale_row_bytes : 0;
     for (int64_t i = 0; i < scale_bytes; i += 64) __builtin_prefetch(scales.row[0] + scale_bytes + i, 0, 2);
     multiply_mxfp4<NO, NR>(rows, scales, x, p.x_stride, weight.in, y, p.y_stride, outs, next);
+  } else if constexpr (std::is_same_v<Format, E4m3Format>) {
+    multiply_e4m3<NO, NR>(weight, o, outs, x, p.x_stride, y, p.y_stride, next);
   } else {
     multiply_tile<Format, NO, NR>(rows, x, p.x_stride, weight.in, WholeDepth{}, nullptr, y, p.y_stride, outs, next);
   }
@@ -93,6 +99,8 @@ template <class Format>
 constexpr int64_t format_bytes(int64_t n) {
   if constexpr (std::is_same_v<Format, Mxfp4Format>) {
     return n / 2;
+  } else if constexpr (std::is_same_v<Format, E4m3Format>) {
+    return n;
   } else if constexpr (kInBlocks<Format>) {
     return n / Format::kBlock * Format::kBytes;
   } else {
@@ -106,6 +114,8 @@ void expand(const WeightView& weight, int64_t o, int64_t k, int64_t depth, float
   const std::byte* data = weight.data + o * weight.row_bytes;
   if constexpr (std::is_same_v<Format, Mxfp4Format>) {
     expand_mxfp4(data + k / 2, weight.scales + o * weight.scale_row_bytes + k / 32, depth, panel);
+  } else if constexpr (std::is_same_v<Format, E4m3Format>) {
+    expand_e4m3(weight, o, k, depth, panel);
   } else if constexpr (kInBlocks<Format>) {
     expand_blocks<Format>(data + format_bytes<Format>(k), depth, panel);
   } else {
@@ -250,7 +260,10 @@ void direct_rows(const Product& p) {
 template <class Format>
 void product(const Product& p, std::byte* scratch) {
   // Blocks of GGUF are expanded for any number of rows: this is the exact mode, `auto` has kernels of its own.
-  const int64_t direct = kInBlocks<Format> ? 0 : std::is_same_v<Format, Mxfp4Format> ? kDirectRowsMxfp4 : kDirectRows;
+  const int64_t direct = kInBlocks<Format>                     ? 0
+                         : std::is_same_v<Format, Mxfp4Format> ? kDirectRowsMxfp4
+                         : std::is_same_v<Format, E4m3Format>  ? kDirectRowsE4m3
+                                                               : kDirectRows;
   if (p.rows > direct) return panels<Format>(p, scratch);
   if constexpr (kInBlocks<Format>) {
   } else if constexpr (!std::is_same_v<Format, Mxfp4Format>) {
@@ -282,6 +295,8 @@ void linear(const WeightView& weight, int64_t out_begin, int64_t out_end, const 
       return product<Bf16>(p, scratch);
     case WeightFormat::kMxfp4:
       return product<Mxfp4Format>(p, scratch);
+    case WeightFormat::kE4m3:
+      return product<E4m3Format>(p, scratch);
     case WeightFormat::kMxfp4Block:
       return product<Mxfp4Gguf>(p, scratch);
     default:

@@ -22,10 +22,10 @@ inline constexpr WeightFormat kIntegerFormats[] = {WeightFormat::kQ4_0, WeightFo
                                                    WeightFormat::kQ3_K, WeightFormat::kQ4_K,  WeightFormat::kQ5_K,
                                                    WeightFormat::kQ6_K, WeightFormat::kIq4Nl, WeightFormat::kIq4Xs};
 inline constexpr WeightFormat kFormats[] = {
-    WeightFormat::kF32,   WeightFormat::kF16,  WeightFormat::kBf16, WeightFormat::kMxfp4, WeightFormat::kMxfp4Block,
-    WeightFormat::kQ4_0,  WeightFormat::kQ4_1, WeightFormat::kQ5_0, WeightFormat::kQ5_1,  WeightFormat::kQ8_0,
-    WeightFormat::kQ2_K,  WeightFormat::kQ3_K, WeightFormat::kQ4_K, WeightFormat::kQ5_K,  WeightFormat::kQ6_K,
-    WeightFormat::kIq4Nl, WeightFormat::kIq4Xs};
+    WeightFormat::kF32,   WeightFormat::kF16,   WeightFormat::kBf16, WeightFormat::kMxfp4, WeightFormat::kMxfp4Block,
+    WeightFormat::kQ4_0,  WeightFormat::kQ4_1,  WeightFormat::kQ5_0, WeightFormat::kQ5_1,  WeightFormat::kQ8_0,
+    WeightFormat::kQ2_K,  WeightFormat::kQ3_K,  WeightFormat::kQ4_K, WeightFormat::kQ5_K,  WeightFormat::kQ6_K,
+    WeightFormat::kIq4Nl, WeightFormat::kIq4Xs, WeightFormat::kE4m3};
 
 inline int64_t whole_blocks(WeightFormat format, int64_t elements) {
   const int64_t block = weight_block(format).elements;
@@ -120,6 +120,39 @@ inline void fill_blocks(std::mt19937& random, WeightFormat format, Values values
   }
 }
 
+// Codes of every value but NaN, which kExtreme has; a grid of scales in one of the three types, per row or in blocks of
+// 128 x 128, of which the matrix may begin anywhere.
+inline void fill_e4m3(std::mt19937& random, Values values, Weight& weight) {
+  WeightView& view = weight.view;
+  for (std::byte& b : weight.data) {
+    b = static_cast<std::byte>(random());
+    if ((b & std::byte{0x7f}) == std::byte{0x7f} && (values != Values::kExtreme || random() % 64 != 0)) b = {};
+  }
+  constexpr WeightFormat kScales[] = {WeightFormat::kF32, WeightFormat::kF16, WeightFormat::kBf16};
+  view.scale_format = kScales[random() % 3];
+  const bool blocks = random() % 4 != 0;
+  view.scale_rows = blocks ? 128 : 1;
+  view.scale_cols = blocks ? 128 : view.in;
+  view.scale_first = blocks ? static_cast<int64_t>(random() % 300) : 0;
+  const int64_t across = (view.in + view.scale_cols - 1) / view.scale_cols;
+  const int64_t down = (view.scale_first + view.out - 1) / view.scale_rows + 1;
+  const int64_t bytes = weight_block(view.scale_format).bytes;
+  view.scale_row_bytes = across * bytes + 1;  // any alignment
+  weight.scales.resize(static_cast<size_t>(down * view.scale_row_bytes));
+  for (int64_t i = 0; i < down * across; ++i) {
+    float scale = std::normal_distribution<float>(0.f, 0.01f)(random);
+    if (values == Values::kTiny) scale *= 1e-24f;
+    if (values == Values::kExtreme && random() % 2 == 0) {
+      scale *=
+          std::exp2(static_cast<float>(random() % 250) - (view.scale_format == WeightFormat::kF16 ? 240.f : 130.f));
+    }
+    const uint16_t half = view.scale_format == WeightFormat::kF16 ? f32_to_f16(scale) : f32_to_bf16(scale);
+    std::byte* to = weight.scales.data() + i / across * view.scale_row_bytes + i % across * bytes;
+    std::memcpy(to, bytes == 4 ? static_cast<const void*>(&scale) : &half, static_cast<size_t>(bytes));
+  }
+  view.scales = weight.scales.data();
+}
+
 inline Weight random_weight(std::mt19937& random, WeightFormat format, int64_t out, int64_t in, Values values) {
   Weight weight;
   weight.view = {.format = format, .out = out, .in = in, .row_bytes = weight_row_bytes(format, in)};
@@ -130,6 +163,8 @@ inline Weight random_weight(std::mt19937& random, WeightFormat format, int64_t o
     for (std::byte& b : weight.data) b = static_cast<std::byte>(random());
     for (std::byte& b : weight.scales) b = random_e8m0(random, values);
     weight.view.scales = weight.scales.data();
+  } else if (format == WeightFormat::kE4m3) {
+    fill_e4m3(random, values, weight);
   } else if (weight_block(format).elements > 1) {
     fill_blocks(random, format, values, weight.data);
   } else {

@@ -110,10 +110,7 @@ class HeadProducts final : public BoundOp {
     device_.pool().parallel_for(args_.heads * ranges, [&](int64_t i, int thread) {
       const int64_t head = i / ranges;
       const int64_t first = i % ranges * kRange;
-      WeightView own = weight_;
-      own.out = outputs_;
-      own.data += head * outputs_ * own.row_bytes;
-      if (own.scales != nullptr) own.scales += head * outputs_ * own.scale_row_bytes;
+      const WeightView own = weight_.rows(head * outputs_, outputs_);
       const float* x = args_.x + head * (absorb_ ? args_.nope + args_.extra : args_.latent);
       float* y = args_.y + head * (absorb_ ? args_.latent + args_.extra : args_.value);
       kernel_(own, first, std::min(first + kRange, outputs_), x, args_.x_stride, step.rows, y, args_.y_stride,
@@ -168,6 +165,7 @@ std::unique_ptr<BoundOp> bind(CpuDevice& device, std::string name, const MlaProj
   if (format == WeightFormat::kMxfp4 || format == WeightFormat::kNvfp4) {
     fail(name, ": kv_b in ", weight_format_name(format), " is not supported");
   }
+  check_weight(name, args.kv_b, device.kernels());
   if (args.latent % weight_block(format).elements != 0 || args.kv_b.row_bytes < weight_row_bytes(format, args.latent)) {
     fail(name, ": expected ", weight_format_name(format), " rows of ", args.latent, " elements, found ",
          args.kv_b.row_bytes, " bytes");

@@ -8,7 +8,7 @@
 //   expand   o[r, h, v] = dot(W_UV,h[v, :], o_lat[r, h, :])     sixteen lanes over latent (rule 1)
 //            o_lat [rows, heads, latent]; o [rows, heads, value]
 // Weights as they lie in the file, each byte read once per step. F32, BF16 and F16 are multiplied directly; GGUF's
-// blocks are first expanded to FP32, a part at a time (their exact values, whatever the activations).
+// blocks and FP8 are first expanded to FP32, a part at a time (their exact values, whatever the activations).
 //
 // GGUF files hold the two parts by themselves, the first one transposed: k_b [heads * latent, nope] and v_b [heads *
 // value, latent]. Then both are the FP32 products of linear.h, per head, in any format of weights:

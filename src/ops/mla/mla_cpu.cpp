@@ -1,6 +1,9 @@
 // Few rows: memory-bound, the weights stream through once in the file's format. More rows than a register tile holds:
 // the part of the weights in work is widened to FP32 scratch once, and all rows pass over it.
+#include <type_traits>
+
 #include "ops/attention/dot_tile.h"
+#include "ops/linear/linear_e4m3.h"
 #include "ops/linear/linear_expand.h"
 #include "ops/mla/mla_kernel.h"
 #include "ops/simd/lanes.h"
@@ -117,6 +120,23 @@ void absorb_range(const Columns& c, int64_t rows, const WeightRows& w, int64_t w
   if (row < rows) absorb_rows<Element, 1>(c, row, w, w_column, first, end);
 }
 
+struct E4m3 {
+  static constexpr int64_t kBytes = 1;
+};
+template <class Element>
+constexpr bool kExpanded = kInBlocks<Element> || std::is_same_v<Element, E4m3>;
+
+// Elements [first, first + count) of a row of kv_b in FP32.
+template <class Element>
+void expand_row(const WeightView& weight, int64_t row, int64_t first, int64_t count, float* to) {
+  if constexpr (std::is_same_v<Element, E4m3>) {
+    expand_e4m3(weight, row, first, count, to);
+  } else {
+    const std::byte* data = weight.data + row * weight.row_bytes + first / Element::kBlock * Element::kBytes;
+    expand_blocks<Element>(data, count, to);
+  }
+}
+
 // Element: how the weights lie in the file, element by element (F32, F16, Bf16) or in blocks (block_formats.h).
 template <class Element>
 void absorb(const MlaTask& t) {
@@ -124,11 +144,10 @@ void absorb(const MlaTask& t) {
   const Columns c{a.x + t.head * (a.nope + a.extra), a.x_stride, a.y + t.head * (a.latent + a.extra), a.y_stride,
                   a.nope};
   const WeightRows w{a.kv_b.data + t.head * (a.nope + a.value) * a.kv_b.row_bytes, a.kv_b.row_bytes};
-  if constexpr (kInBlocks<Element>) {
-    const int64_t count = t.end - t.first;
+  if constexpr (kExpanded<Element>) {
     for (int64_t d = 0; d < a.nope; ++d) {
-      expand_blocks<Element>(w.data + d * w.stride + t.first / Element::kBlock * Element::kBytes, count,
-                             t.scratch + d * kMlaAbsorbRange);
+      expand_row<Element>(a.kv_b, t.head * (a.nope + a.value) + d, t.first, t.end - t.first,
+                          t.scratch + d * kMlaAbsorbRange);
     }
     const WeightRows wide{reinterpret_cast<const std::byte*>(t.scratch), kMlaAbsorbRange * 4};
     absorb_range<F32>(c, t.rows, wide, 0, t.first, t.end);
@@ -204,8 +223,9 @@ void expand(const MlaTask& t) {
   const WeightRows w{a.kv_b.data + (t.head * (a.nope + a.value) + a.nope + t.first) * a.kv_b.row_bytes,
                      a.kv_b.row_bytes};
   const int64_t width = (a.latent + 15) / 16 * 16;
-  if constexpr (kInBlocks<Element>) {
-    for (int64_t v = 0; v < count; ++v) expand_blocks<Element>(w.data + v * w.stride, a.latent, t.scratch + v * width);
+  if constexpr (kExpanded<Element>) {
+    const int64_t first = t.head * (a.nope + a.value) + a.nope + t.first;
+    for (int64_t v = 0; v < count; ++v) expand_row<Element>(a.kv_b, first + v, 0, a.latent, t.scratch + v * width);
   } else {
     if (t.rows <= kTileRows) return expand_range<Element>(x, a.x_stride, t.rows, w, a.latent, y, a.y_stride, count);
     widen<Element>(w, count, a.latent, t.scratch, width);
@@ -231,6 +251,8 @@ void mla_absorb(const MlaTask& task) {
       return absorb<Bf16>(task);
     case WeightFormat::kF32:
       return absorb<F32>(task);
+    case WeightFormat::kE4m3:
+      return absorb<E4m3>(task);
     case WeightFormat::kMxfp4Block:
       return absorb<Mxfp4Gguf>(task);
     default:
@@ -246,6 +268,8 @@ void mla_expand(const MlaTask& task) {
       return expand<Bf16>(task);
     case WeightFormat::kF32:
       return expand<F32>(task);
+    case WeightFormat::kE4m3:
+      return expand<E4m3>(task);
     case WeightFormat::kMxfp4Block:
       return expand<Mxfp4Gguf>(task);
     default:

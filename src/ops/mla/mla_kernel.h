@@ -20,10 +20,15 @@ struct MlaTask {
   float* scratch;
 };
 
+// Formats that are expanded to FP32 for any number of rows.
+constexpr bool is_expanded(WeightFormat format) {
+  return weight_block(format).elements > 1 || format == WeightFormat::kE4m3;
+}
+
 // Scratch holds the part of the weights that rows pass over, in FP32: absorb [nope, 64] (blocks: [nope, 256]), expand
 // [32, latent padded].
 inline constexpr int64_t mla_scratch_bytes(const MlaProjectArgs& args) {
-  const int64_t absorb = args.nope * (weight_block(args.kv_b.format).elements > 1 ? kMlaAbsorbRange : 64);
+  const int64_t absorb = args.nope * (is_expanded(args.kv_b.format) ? kMlaAbsorbRange : 64);
   const int64_t expand = kMlaExpandRange * ((args.latent + 15) / 16 * 16);
   return 4 * (absorb > expand ? absorb : expand);
 }

@@ -132,7 +132,7 @@ class Projection {
     const int64_t bytes = format == WeightFormat::kF32 ? 4 : 2;
     kv_b_ = {.format = format, .out = out, .in = shape.latent, .row_bytes = weight_row_bytes(format, shape.latent)};
     data_.resize(static_cast<size_t>(out * kv_b_.row_bytes));
-    const bool blocks = weight_block(format).elements > 1;
+    const bool blocks = weight_block(format).elements > 1 || format == WeightFormat::kE4m3;
     for (std::byte& b : data_) b = static_cast<std::byte>(random() % 0x50);  // halves below 32
     for (int64_t i = 0; i < (blocks ? 0 : out * shape.latent); ++i) {
       const float f = element();
@@ -141,6 +141,13 @@ class Projection {
                   static_cast<size_t>(bytes));
     }
     kv_b_.data = data_.data();
+    if (format == WeightFormat::kE4m3) {
+      const int64_t across = (shape.latent + 127) / 128;
+      for (int64_t i = 0; i < (out + 127) / 128 * across; ++i) scales_.push_back(normal(random));
+      kv_b_.scales = reinterpret_cast<const std::byte*>(scales_.data());
+      kv_b_.scale_row_bytes = across * 4;
+      kv_b_.scale_rows = kv_b_.scale_cols = 128;
+    }
     if (layout == Layout::kSplit) split();
     q_.resize(static_cast<size_t>(rows * shape.heads * (shape.nope + shape.extra) + 1));
     lat_.resize(static_cast<size_t>(rows * shape.heads * shape.latent + 1));
@@ -206,7 +213,7 @@ class Projection {
   Layout layout_;
   WeightView kv_b_, k_b_, v_b_;
   std::vector<std::byte> data_, k_data_, v_data_;
-  std::vector<float> q_, lat_;
+  std::vector<float> q_, lat_, scales_;
   int64_t weight_bytes_ = 0;
 };
 
@@ -273,6 +280,21 @@ TEST(Mla, EveryKernelSetGivesTheBitsOfTheReferenceForWeightsInBlocks) {
             EXPECT_TRUE(same_bits(problem.run(set, 2, absorb, 0, rows), expected))
                 << kernel_set_name(set) << (absorb ? " absorb " : " expand ") << weight_format_name(format);
           }
+        }
+      }
+    }
+  }
+}
+
+TEST(Mla, EveryKernelSetGivesTheBitsOfTheReferenceForFp8) {
+  for (const Shape& shape : kShapes) {
+    for (int32_t rows : {1, 3, 7}) {
+      Projection problem(shape, WeightFormat::kE4m3, rows);
+      for (bool absorb : {true, false}) {
+        const std::vector<float> expected = problem.run(KernelSet::kReference, 2, absorb, 0, rows);
+        for (KernelSet set : all_sets()) {
+          EXPECT_TRUE(same_bits(problem.run(set, 2, absorb, 0, rows), expected))
+              << kernel_set_name(set) << (absorb ? " absorb " : " expand ") << "latent " << shape.latent;
         }
       }
     }

@@ -28,12 +28,11 @@ SumKernel sum_kernel(KernelSet set) {
   return nullptr;
 }
 
-// Outputs [begin, begin + count) as a matrix of its own.
-WeightView rows_of(WeightView weight, int64_t begin, int64_t count) {
-  weight.data += begin * weight.row_bytes;
-  if (weight.scales != nullptr) weight.scales += begin * weight.scale_row_bytes;
-  weight.out = count;
-  return weight;
+// Of the matrix's own rows: another's may lie between them.
+int64_t bytes_of(const WeightView& weight) {
+  int64_t bytes = weight.bytes() - weight.out * (weight.row_bytes - weight_row_bytes(weight.format, weight.in));
+  if (weight.format == WeightFormat::kMxfp4) bytes -= weight.out * (weight.scale_row_bytes - weight.in / 32);
+  return bytes;
 }
 
 // Copying and adding rows: about 4 us of work, against 1 to 2 us for waking a thread.
@@ -158,7 +157,7 @@ class MoeOp final : public BoundOp {
 
   int64_t expert_bytes(int32_t expert) const {
     const ExpertWeights& w = args_.experts[static_cast<size_t>(expert)];
-    return w.gate.bytes() + w.up.bytes() + w.down.bytes();
+    return bytes_of(w.gate) + bytes_of(w.up) + bytes_of(w.down);
   }
 
   // Every expert's rows, one after the other. Experts whose rows are consecutive (all of them, when there is one row)
@@ -214,7 +213,7 @@ class MoeOp final : public BoundOp {
   // them among `coded`.
   void multiply(const WeightView& matrix, int64_t begin, int64_t count, int64_t rows, const float* x, int64_t x_stride,
                 const CodedPairs& coded, int64_t first_row, float* y, int64_t y_stride, std::byte* scratch) const {
-    const WeightView part = rows_of(matrix, begin, count);
+    const WeightView part = matrix.rows(begin, count);
     const RowCoding coding = row_coding(matrix.format, args_.activations);
     if (coding == RowCoding::kNone) return linear_(part, 0, count, x, x_stride, rows, y, y_stride, scratch);
     const CodedPairs::Part& source = coded.part(coding);
@@ -224,6 +223,13 @@ class MoeOp final : public BoundOp {
       return linear_(part, 0, count, rounded, codes.row_bytes / 4, rows, y, y_stride, scratch);
     }
     coded_linear_(part, 0, count, codes, rows, y, y_stride, scratch);
+  }
+
+  // Adds `count` elements from `first` to each row of y; nothing without biases.
+  void add_bias(const float* bias, int64_t first, int64_t count, int64_t rows, float* y, int64_t y_stride) const {
+    for (int64_t r = 0; bias != nullptr && r < rows; ++r) {
+      act_(ElementwiseKind::kAdd, 1, 0, y + r * y_stride, bias + first, y + r * y_stride, count);
+    }
   }
 
   // body(active expert, first output, outputs, thread) for every panel of `out` outputs of every expert with rows.
@@ -249,6 +255,9 @@ class MoeOp final : public BoundOp {
       float* hidden = hidden_ + a.first_pair * args_.inter + begin;
       multiply(w.gate, begin, count, a.rows, x, stride, inputs_, first_row, hidden, args_.inter, scratch);
       multiply(w.up, begin, count, a.rows, x, stride, inputs_, first_row, up, count, scratch);
+      const int64_t first_bias = a.expert * args_.inter + begin;
+      add_bias(args_.gate_bias, first_bias, count, a.rows, hidden, args_.inter);
+      add_bias(args_.up_bias, first_bias, count, a.rows, up, count);
       for (int64_t r = 0; r < a.rows; ++r) {
         float* h = hidden + r * args_.inter;
         act_(args_.act.kind, args_.act.beta, args_.act.linear_beta, h, up + r * count, h, count);
@@ -262,6 +271,8 @@ class MoeOp final : public BoundOp {
       const ExpertWeights& w = args_.experts[static_cast<size_t>(a.expert)];
       multiply(w.down, begin, count, a.rows, hidden_ + a.first_pair * args_.inter, args_.inter, hiddens_, a.first_pair,
                z + a.first_pair * args_.out + begin, args_.out, device_.scratch(thread));
+      add_bias(args_.down_bias, a.expert * args_.out + begin, count, a.rows, z + a.first_pair * args_.out + begin,
+               args_.out);
     });
   }
 
@@ -311,11 +322,18 @@ void check(const std::string& name, const MoeArgs& args, KernelSet set) {
   if (args.top_k < 1 || args.top_k > static_cast<int64_t>(args.experts.size())) {
     fail(name, ": top ", args.top_k, " of ", args.experts.size(), " experts");
   }
-  if (args.act.kind != ElementwiseKind::kSwiGlu && args.act.kind != ElementwiseKind::kSitu) {
-    fail(name, ": the activation of an expert must be SwiGLU or SiTU-GLU");
+  if (!is_glu(args.act.kind)) {
+    fail(name, ": the activation of an expert must be a gated one: SwiGLU, SiTU-GLU, GeGLU or clamped SwiGLU");
   }
   if (args.act.kind == ElementwiseKind::kSitu && !(args.act.beta > 0 && args.act.linear_beta >= 0)) {
     fail(name, ": SiTU needs beta > 0 and linear beta >= 0, found ", args.act.beta, " and ", args.act.linear_beta);
+  }
+  if (args.act.kind == ElementwiseKind::kClampedSwiGlu && !(args.act.linear_beta > 0)) {
+    fail(name, ": a clamped SwiGLU needs a limit (linear beta) > 0, found ", args.act.linear_beta);
+  }
+  if ((args.gate_bias == nullptr) != (args.up_bias == nullptr) ||
+      (args.gate_bias == nullptr) != (args.down_bias == nullptr)) {
+    fail(name, ": expected biases of gate, up and down, or none");
   }
   if (args.x == nullptr || args.ids == nullptr || args.weights == nullptr || args.y == nullptr) {
     fail(name, ": MoE without input, routing or output");

@@ -1,14 +1,15 @@
 // Routed experts: every row goes through its own few gated feed-forward blocks.
 //
 //   x [rows, in];  ids, weights [rows, top_k] (router.h; ids ascending);  y [rows, out]   FP32
-//   expert e:  h = act(gate_e x, up_e x) [inter];  z_e = down_e h [out]      products as linear.h, any format per
-//   matrix y = sum over a row's experts, ids ascending: a = fma(w, z_e, a) from +0
+//   expert e:  h = act(gate_e x + bg_e, up_e x + bu_e) [inter];  z_e = down_e h + bd_e [out]
+//              products as linear.h, any format per matrix; biases, where there are any, are added last
+//   y = sum over a row's experts, ids ascending: a = fma(w, z_e, a) from +0
 // An expert's output for a row does not depend on other rows (docs/numerics.md, CPU rule 6).
 //
 // A step builds, per expert that has rows, the list of its (row, slot) pairs; gate and up run over the gathered rows in
 // panels of outputs, then down, then the sums. With activations other than f32, rows that integer formats multiply are
-// coded in 8 bits (row_codes.h): x once per row before it is gathered, h once per pair. Only experts that have rows are read: weight_bytes_read counts those.
-// cost() cannot know the routing and assumes that every expert is equally likely.
+// coded in 8 bits (row_codes.h): x once per row before it is gathered, h once per pair. Only experts that have rows are
+// read: weight_bytes_read counts those. cost() cannot know the routing and assumes that every expert is equally likely.
 #pragma once
 
 #include <memory>
@@ -25,6 +26,7 @@
 
 namespace weir {
 
+// The rows of gate and up may lie interleaved: views with twice the stride.
 struct ExpertWeights {
   WeightView gate;  // [inter, in]
   WeightView up;    // [inter, in]
@@ -53,6 +55,9 @@ struct MoeArgs {
   int64_t out = 0;
   int64_t top_k = 0;
   GluFunction act;
+  const float* gate_bias = nullptr;  // [experts, inter], with up_bias and down_bias; none: no biases
+  const float* up_bias = nullptr;    // [experts, inter]
+  const float* down_bias = nullptr;  // [experts, out]
   const float* x = nullptr;
   int64_t x_stride = 0;
   const int32_t* ids = nullptr;

@@ -34,9 +34,16 @@ struct Matrix {
       scales[0] = std::byte{0};  // 2^-127
       for (std::byte& b : data) b = static_cast<std::byte>(random.bits());
     }
+    if (format == WeightFormat::kE4m3) {
+      const int64_t across = (in + 127) / 128;
+      view.scale_rows = view.scale_cols = 128;
+      view.scale_row_bytes = across * 4;
+      scales.resize(static_cast<size_t>((out + 127) / 128 * view.scale_row_bytes));
+      for (size_t i = 0; i < scales.size() / 4; ++i) reinterpret_cast<float*>(scales.data())[i] = random.next() * 0.1f;
+    }
     view.data = data.data();
     view.scales = scales.empty() ? nullptr : scales.data();
-    if (weight_block(format).elements == 1 || format == WeightFormat::kMxfp4) {
+    if ((weight_block(format).elements == 1 && format != WeightFormat::kE4m3) || format == WeightFormat::kMxfp4) {
       for (size_t i = 0; i < values.size(); ++i) set(i, random.next());
       return;
     }
@@ -79,6 +86,7 @@ struct Problem {
   Shape shape;
   std::vector<Matrix> matrices;  // gate, up, down of every expert
   std::vector<float> x, weights;
+  std::vector<float> gate_bias, up_bias, down_bias;  // empty: none
   std::vector<int32_t> ids;
   MoeArgs args;
 
@@ -116,6 +124,16 @@ struct Problem {
     args.max_rows = static_cast<int32_t>(std::max<int64_t>(s.rows, 1));
   }
 
+  void add_biases() {
+    RandomFloats random(99);
+    gate_bias = random.take(shape.experts * shape.inter);
+    up_bias = random.take(shape.experts * shape.inter);
+    down_bias = random.take(shape.experts * shape.out);
+    args.gate_bias = gate_bias.data();
+    args.up_bias = up_bias.data();
+    args.down_bias = down_bias.data();
+  }
+
   std::vector<float> run(CpuDevice& device) {
     std::vector<float> y(static_cast<size_t>((shape.rows + 1) * args.y_stride), -7.f);
     args.y = y.data();
@@ -138,10 +156,13 @@ struct Problem {
         const size_t e = static_cast<size_t>(ids[static_cast<size_t>(r * shape.top_k + k)]);
         const float* row = x.data() + r * args.x_stride;
         const Activations a = args.activations;
-        const std::vector<float> g = product(matrices[e * 3], row, a), u = product(matrices[e * 3 + 1], row, a);
+        std::vector<float> g = product(matrices[e * 3], row, a), u = product(matrices[e * 3 + 1], row, a);
+        add(g, gate_bias, e);
+        add(u, up_bias, e);
         std::vector<float> h(g.size());
         for (size_t i = 0; i < h.size(); ++i) h[i] = glu(g[i], u[i]);
-        const std::vector<float> z = product(matrices[e * 3 + 2], h.data(), a);
+        std::vector<float> z = product(matrices[e * 3 + 2], h.data(), a);
+        add(z, down_bias, e);
         const float w = weights[static_cast<size_t>(r * shape.top_k + k)];
         for (size_t d = 0; d < z.size(); ++d) sum[d] = math::fma(w, z[d], sum[d]);
       }
@@ -173,9 +194,19 @@ struct Problem {
     }
     return out;
   }
+  static void add(std::vector<float>& y, const std::vector<float>& bias, size_t expert) {
+    for (size_t i = 0; !bias.empty() && i < y.size(); ++i) y[i] += bias[expert * y.size() + i];
+  }
   float glu(float g, float u) const {
     const GluFunction& f = args.act;
     if (f.kind == ElementwiseKind::kSwiGlu) return (g * math::sigmoid(g)) * u;
+    if (f.kind == ElementwiseKind::kClampedSwiGlu) {
+      const float gate = std::min(g, f.linear_beta);
+      return (std::clamp(u, -f.linear_beta, f.linear_beta) + 1) * (gate * math::sigmoid(gate * f.beta));
+    }
+    if (f.kind == ElementwiseKind::kGeGlu) {
+      return (g * math::sigmoid(kGeluSlope * std::fma(kGeluCubic, (g * g) * g, g))) * u;
+    }
     const float up = f.linear_beta == 0 ? u : f.linear_beta * math::tanh(u / f.linear_beta);
     return ((f.beta * math::tanh(g / f.beta)) * math::sigmoid(g)) * up;
   }
@@ -183,12 +214,12 @@ struct Problem {
 
 constexpr GluFunction kSwiGlu{};
 constexpr GluFunction kSitu{ElementwiseKind::kSitu, 4.f, 25.f};
+constexpr GluFunction kGeGlu{ElementwiseKind::kGeGlu};
+constexpr GluFunction kClamped{ElementwiseKind::kClampedSwiGlu, 1.702f, 0.7f};
 const std::vector<std::vector<WeightFormat>> kFormats = {
-    {WeightFormat::kF32},
-    {WeightFormat::kBf16},
-    {WeightFormat::kF16},
-    {WeightFormat::kMxfp4},
-    {WeightFormat::kMxfp4, WeightFormat::kBf16, WeightFormat::kF32, WeightFormat::kF16}};
+    {WeightFormat::kF32},  {WeightFormat::kBf16},
+    {WeightFormat::kF16},  {WeightFormat::kMxfp4},
+    {WeightFormat::kE4m3}, {WeightFormat::kMxfp4, WeightFormat::kBf16, WeightFormat::kF32, WeightFormat::kF16}};
 constexpr Shape kShapes[] = {{4, 32, 64, 32, 2, 0},   {4, 32, 64, 32, 2, 1},   {6, 64, 96, 64, 3, 5},
                              {3, 96, 32, 160, 3, 4},  {16, 64, 64, 64, 4, 40}, {1, 32, 32, 40, 1, 13},
                              {5, 64, 160, 32, 1, 70}, {64, 32, 32, 32, 8, 30}};
@@ -206,7 +237,8 @@ TEST_P(MoeKernels, EqualTheNaiveSumBitForBitWithAnyNumberOfThreads) {
   uint64_t seed = 1;
   for (const auto& formats : kFormats) {
     for (const Shape& shape : kShapes) {
-      Problem p(shape, formats, seed % 2 == 0 ? kSwiGlu : kSitu, seed);
+      Problem p(shape, formats, std::array{kSwiGlu, kSitu, kGeGlu, kClamped}[seed % 4], seed);
+      if (seed % 2 == 0) p.add_biases();
       ++seed;
       const std::vector<float> expected = p.naive();
       for (const int threads : {1, 2}) {
@@ -275,6 +307,41 @@ TEST_P(MoeKernels, GiveMxfp4TheBitsOfItsUnpackedValues) {
     }
   }
   EXPECT_TRUE(same_floats(packed.run(GetParam(), 2), unpacked.run(GetParam(), 2)));
+}
+
+TEST_P(MoeKernels, ReadGateAndUpWhoseRowsLieInTurn) {
+  for (const WeightFormat format : {WeightFormat::kMxfp4, WeightFormat::kBf16}) {
+    Problem p({6, 64, 96, 64, 3, 12}, {format}, kClamped, 10);
+    p.add_biases();
+    const std::vector<float> expected = p.run(GetParam(), 2);
+    std::vector<std::vector<std::byte>> memory;
+    const auto interleave = [&](const std::byte* a, const std::byte* b, int64_t row_bytes, int64_t rows) {
+      std::vector<std::byte>& both = memory.emplace_back();
+      for (int64_t r = 0; r < rows; ++r) {
+        both.insert(both.end(), a + r * row_bytes, a + (r + 1) * row_bytes);
+        both.insert(both.end(), b + r * row_bytes, b + (r + 1) * row_bytes);
+      }
+      return both.data();
+    };
+    for (ExpertWeights& w : p.args.experts) {
+      const std::byte* rows = interleave(w.gate.data, w.up.data, w.gate.row_bytes, w.gate.out);
+      w.gate.data = rows;
+      w.up.data = rows + w.up.row_bytes;
+      w.gate.row_bytes = w.up.row_bytes *= 2;
+      if (w.gate.scales == nullptr) continue;
+      const std::byte* scales = interleave(w.gate.scales, w.up.scales, w.gate.scale_row_bytes, w.gate.out);
+      w.gate.scales = scales;
+      w.up.scales = scales + w.up.scale_row_bytes;
+      w.gate.scale_row_bytes = w.up.scale_row_bytes *= 2;
+    }
+    EXPECT_TRUE(same_floats(expected, p.run(GetParam(), 2)));
+    CpuDevice device(1, GetParam());
+    p.run(device);
+    const std::set<int32_t> touched(p.ids.begin(), p.ids.begin() + 12 * 3);
+    const int64_t elements = 3 * 64 * 96;
+    const int64_t bytes = format == WeightFormat::kBf16 ? elements * 2 : elements / 2 + elements / 32;
+    EXPECT_EQ(device.counters().weight_bytes_read, static_cast<int64_t>(touched.size()) * bytes);
+  }
 }
 
 TEST_P(MoeKernels, WorkWhenAllRowsWantTheSameExperts) {

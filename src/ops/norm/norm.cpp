@@ -38,6 +38,8 @@ void norm_row(const NormArgs& args, int64_t row) {
   kUnits(args, row * args.groups, (row + 1) * args.groups);
 }
 
+bool has_weight(NormKind kind) { return kind != NormKind::kRmsPlain && kind != NormKind::kL2; }
+
 // About 4 us of work, against 1 to 2 us for waking a thread.
 constexpr int64_t kElementsPerItem = 32768;
 
@@ -64,7 +66,7 @@ class NormOp final : public BoundOp {
   }
 
  private:
-  int64_t weight_bytes() const { return args_.kind == NormKind::kL2 ? 0 : args_.size * 4; }
+  int64_t weight_bytes() const { return has_weight(args_.kind) ? args_.size * 4 : 0; }
 
   CpuDevice& device_;
   NormArgs args_;
@@ -95,8 +97,8 @@ std::unique_ptr<BoundOp> bind_norm(CpuDevice& device, std::string name, const No
   if (args.x_stride < row || args.y_stride < row) {
     fail(name, ": norm of rows of ", row, " elements, but strides are ", args.x_stride, " and ", args.y_stride);
   }
-  if (args.kind != NormKind::kL2 && args.weight == nullptr) fail(name, ": RMS norm without weight");
-  if (args.kind == NormKind::kRmsGated && (args.gate == nullptr || args.gate_stride < row)) {
+  if (has_weight(args.kind) && args.weight == nullptr) fail(name, ": RMS norm without weight");
+  if (norm_has_gate(args.kind) && (args.gate == nullptr || args.gate_stride < row)) {
     fail(name, ": gated norm without gate, or gate stride ", args.gate_stride, " below ", row);
   }
   return std::make_unique<NormOp>(device, std::move(name), args);

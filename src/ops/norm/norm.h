@@ -5,8 +5,10 @@
 // Numeric specification (docs/numerics.md, CPU rules 1 and 4): ss = sum of x_k^2 in sixteen lanes (fused multiply-add,
 // size padded with zeros to a multiple of 16), folded.
 //   RMS norm      r = 1 / sqrt(ss / size + eps);   y_k = (x_k * r) * w_k
+//   plain RMS     y_k = x_k * r                          (r as RMS norm; no weight)
 //   L2 norm       r = 1 / sqrt(ss + eps);          y_k = (x_k * r) * scale        (eps on the sum)
 //   gated RMS     y_k = ((x_k * r) * w_k) * sigmoid(gate_k)                       (r as RMS norm; KDA's output norm)
+//   SiLU-gated    y_k = ((x_k * r) * w_k) * (gate_k * sigmoid(gate_k))            (Gated DeltaNet's output norm)
 // Divisions and square roots are the correctly rounded IEEE operations.
 #pragma once
 
@@ -19,7 +21,9 @@
 
 namespace weir {
 
-enum class NormKind { kRms, kL2, kRmsGated };
+enum class NormKind { kRms, kRmsPlain, kL2, kRmsGated, kRmsSiluGated };
+
+constexpr bool norm_has_gate(NormKind kind) { return kind == NormKind::kRmsGated || kind == NormKind::kRmsSiluGated; }
 
 struct NormArgs {
   NormKind kind = NormKind::kRms;
@@ -27,10 +31,10 @@ struct NormArgs {
   int64_t size = 0;
   float eps = 0;
   float scale = 1;                // kL2
-  const float* weight = nullptr;  // [size], shared by all groups (kRms, kRmsGated)
+  const float* weight = nullptr;  // [size], shared by all groups (all but kL2)
   const float* x = nullptr;
   int64_t x_stride = 0;
-  const float* gate = nullptr;  // [rows, groups, size] logits (kRmsGated)
+  const float* gate = nullptr;  // [rows, groups, size] (kRmsGated, kRmsSiluGated)
   int64_t gate_stride = 0;
   float* y = nullptr;
   int64_t y_stride = 0;

@@ -18,7 +18,7 @@ Unit unit_at(const NormArgs& args, int64_t index) {
   const int64_t row = index / args.groups;
   const int64_t at = (index - row * args.groups) * args.size;
   return {args.x + row * args.x_stride + at,
-          args.kind == NormKind::kRmsGated ? args.gate + row * args.gate_stride + at : nullptr,
+          norm_has_gate(args.kind) ? args.gate + row * args.gate_stride + at : nullptr,
           args.y + row * args.y_stride + at};
 }
 
@@ -30,18 +30,29 @@ void write(const NormArgs& args, const Unit& unit, float ss) {
   const V16 scale = set16(args.scale);
   const int64_t whole = args.size & ~int64_t{15};
   for (int64_t k = 0; k < whole; k += 16) {
-    const V16 weight = kKind == NormKind::kL2 ? scale : load16(args.weight + k);
-    const V16 y = (load16(unit.x + k) * r) * weight;
+    V16 y = load16(unit.x + k) * r;
+    if constexpr (kKind == NormKind::kL2) {
+      y = y * scale;
+    } else if constexpr (kKind != NormKind::kRmsPlain) {
+      y = y * load16(args.weight + k);
+    }
     if constexpr (kKind == NormKind::kRmsGated) {
       store16(unit.y + k, y * math::sigmoid(load16(unit.gate + k)));
+    } else if constexpr (kKind == NormKind::kRmsSiluGated) {
+      store16(unit.y + k, y * math::silu(load16(unit.gate + k)));
     } else {
       store16(unit.y + k, y);
     }
   }
   if (const int64_t rest = args.size - whole; rest != 0) {
-    const V16 weight = kKind == NormKind::kL2 ? scale : load16_first(args.weight + whole, rest);
-    V16 y = (load16_first(unit.x + whole, rest) * r) * weight;
+    V16 y = load16_first(unit.x + whole, rest) * r;
+    if constexpr (kKind == NormKind::kL2) {
+      y = y * scale;
+    } else if constexpr (kKind != NormKind::kRmsPlain) {
+      y = y * load16_first(args.weight + whole, rest);
+    }
     if constexpr (kKind == NormKind::kRmsGated) y = y * math::sigmoid(load16_first(unit.gate + whole, rest));
+    if constexpr (kKind == NormKind::kRmsSiluGated) y = y * math::silu(load16_first(unit.gate + whole, rest));
     store16_first(unit.y + whole, y, rest);
   }
 }
@@ -89,10 +100,14 @@ void norm_units(const NormArgs& args, int64_t begin, int64_t end) {
   switch (args.kind) {
     case NormKind::kRms:
       return run<NormKind::kRms>(args, begin, end);
+    case NormKind::kRmsPlain:
+      return run<NormKind::kRmsPlain>(args, begin, end);
     case NormKind::kL2:
       return run<NormKind::kL2>(args, begin, end);
     case NormKind::kRmsGated:
       return run<NormKind::kRmsGated>(args, begin, end);
+    case NormKind::kRmsSiluGated:
+      return run<NormKind::kRmsSiluGated>(args, begin, end);
   }
 }
 

@@ -11,8 +11,7 @@ void norm_units(const NormArgs& args, int64_t begin, int64_t end) {
     const int64_t group = unit % args.groups;
     const float* x = args.x + row * args.x_stride + group * args.size;
     float* y = args.y + row * args.y_stride + group * args.size;
-    const float* gate =
-        args.kind == NormKind::kRmsGated ? args.gate + row * args.gate_stride + group * args.size : nullptr;
+    const float* gate = norm_has_gate(args.kind) ? args.gate + row * args.gate_stride + group * args.size : nullptr;
     const auto element = [&](int64_t k) { return x[k]; };
     const float ss = dot_lanes(args.size, element, element);
     const float r = 1.f / math::sqrt((args.kind == NormKind::kL2 ? ss : ss / size) + args.eps);
@@ -21,11 +20,17 @@ void norm_units(const NormArgs& args, int64_t begin, int64_t end) {
         case NormKind::kRms:
           y[k] = (x[k] * r) * args.weight[k];
           break;
+        case NormKind::kRmsPlain:
+          y[k] = x[k] * r;
+          break;
         case NormKind::kL2:
           y[k] = (x[k] * r) * args.scale;
           break;
         case NormKind::kRmsGated:
           y[k] = ((x[k] * r) * args.weight[k]) * math::sigmoid(gate[k]);
+          break;
+        case NormKind::kRmsSiluGated:
+          y[k] = ((x[k] * r) * args.weight[k]) * math::silu(gate[k]);
           break;
       }
     }

@@ -52,7 +52,8 @@ struct Problem {
   }
 };
 
-constexpr NormKind kKinds[] = {NormKind::kRms, NormKind::kL2, NormKind::kRmsGated};
+constexpr NormKind kKinds[] = {NormKind::kRms, NormKind::kRmsPlain, NormKind::kL2, NormKind::kRmsGated,
+                               NormKind::kRmsSiluGated};
 
 class NormKernels : public KernelTest {};
 INSTANTIATE_TEST_SUITE_P(, NormKernels, kVectorSets, kernel_set_test_name);
@@ -111,6 +112,15 @@ TEST(NormReference, FoldsSixteenLanesInTheWrittenOrder) {
   EXPECT_EQ(y[1], 1.f / std::sqrt(16777218.f / 16.f));
 }
 
+TEST(NormReference, PlainNormsAreThoseWithAWeightOfOnes) {
+  Problem plain(NormKind::kRmsPlain, 3, 2, 37, Values::kWide, 21);
+  Problem ones(NormKind::kRms, 3, 2, 37, Values::kWide, 21);
+  std::ranges::fill(ones.weight, 1.f);
+  plain.args.weight = nullptr;
+  EXPECT_TRUE(same_floats(ones.rows_alone(KernelSet::kReference), plain.rows_alone(KernelSet::kReference)));
+  EXPECT_TRUE(same_floats(ones.bound(KernelSet::kReference, 1), plain.bound(KernelSet::kReference, 1)));
+}
+
 void expect_near(const std::vector<float>& expected, const std::vector<float>& found) {
   ASSERT_EQ(expected.size(), found.size());
   for (size_t i = 0; i < found.size(); ++i) EXPECT_NEAR(expected[i], found[i], 2e-6 * std::fabs(expected[i]) + 1e-12);
@@ -166,6 +176,31 @@ TEST(NormReference, MatchesThePublishedVectors) {
                   .y_stride = n};
     norm_kernel(KernelSet::kReference)(args, 0);
     expect_near(floats(entry.at("y").at(row)), y);
+  }
+}
+
+// Qwen3NextRMSNormGated of transformers 5.24, in double.
+TEST(NormReference, GatesBySiluAfterTheWeight) {
+  RandomFloats random(9);
+  const int64_t n = 24;
+  const std::vector<float> x = random.take(n), gate = random.take(n), weight = random.take(n);
+  std::vector<float> y(x.size());
+  norm_kernel(KernelSet::kReference)({.kind = NormKind::kRmsSiluGated,
+                                      .size = n,
+                                      .eps = 1e-6f,
+                                      .weight = weight.data(),
+                                      .x = x.data(),
+                                      .x_stride = n,
+                                      .gate = gate.data(),
+                                      .gate_stride = n,
+                                      .y = y.data(),
+                                      .y_stride = n},
+                                     0);
+  double sum = 0;
+  for (const float v : x) sum += double{v} * v;
+  for (size_t i = 0; i < x.size(); ++i) {
+    const double z = gate[i];
+    EXPECT_NEAR(y[i], x[i] / std::sqrt(sum / n + 1e-6) * weight[i] * z / (1 + std::exp(-z)), 1e-6);
   }
 }
 

@@ -55,14 +55,16 @@ class RouterOp final : public BoundOp {
       const int64_t end = std::min<int64_t>((item + 1) * rows_per_item_, step.rows);
       for (int64_t row = item * rows_per_item_; row < end; ++row) kernel_(args_, row, device_.scratch(thread));
     });
-    device_.counters().weight_bytes_read += args_.experts * 4;
+    device_.counters().weight_bytes_read += bias_bytes();
   }
 
   Cost cost(int32_t rows, int64_t) const override {
-    return {.weight_bytes = args_.experts * 4, .flops = 28.0 * rows * static_cast<double>(args_.experts)};
+    return {.weight_bytes = bias_bytes(), .flops = 28.0 * rows * static_cast<double>(args_.experts)};
   }
 
  private:
+  int64_t bias_bytes() const { return args_.bias == nullptr ? 0 : args_.experts * 4; }
+
   CpuDevice& device_;
   RouterArgs args_;
   RouterKernel kernel_;
@@ -85,8 +87,11 @@ std::unique_ptr<BoundOp> bind_router(CpuDevice& device, std::string name, const 
   if (args.top_k > available) {
     fail(name, ": top ", args.top_k, " of ", available, " experts that can be chosen");
   }
-  if (args.bias == nullptr || args.logits == nullptr || args.ids == nullptr || args.weights == nullptr) {
-    fail(name, ": router without bias, logits or outputs");
+  if (args.logits == nullptr || args.ids == nullptr || args.weights == nullptr) {
+    fail(name, ": router without logits or outputs");
+  }
+  if (args.score == RouterScore::kSoftmaxOfChosen && !args.renormalize) {
+    fail(name, ": a softmax over the chosen experts has sum 1; expected renormalize");
   }
   if (args.logits_stride < args.experts) {
     fail(name, ": router of ", args.experts, " experts, but the stride of the logits is ", args.logits_stride);

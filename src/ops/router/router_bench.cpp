@@ -1,5 +1,5 @@
 // The router against the machine's roofs: Kimi K3 (896 experts, top 16), Kimi Linear (256, top 8), DeepSeek-V3's
-// groups.
+// groups, Qwen3-Next's softmax (512, top 10).
 #include "ops/router/router.h"
 
 #include "base/error.h"
@@ -9,8 +9,9 @@ int main() {
   using namespace weir;
   struct Case {
     int64_t experts, top_k, groups, topk_group;
+    RouterScore score = RouterScore::kSigmoid;
   };
-  const Case cases[] = {{896, 16, 1, 1}, {256, 8, 1, 1}, {256, 8, 8, 4}};
+  const Case cases[] = {{896, 16, 1, 1}, {256, 8, 1, 1}, {256, 8, 8, 4}, {512, 10, 1, 1, RouterScore::kSoftmax}};
   each_device([&](OpBench& bench) {
     for (const Case& c : cases) {
       for (const int32_t rows : {1, 16, 512}) {
@@ -18,11 +19,12 @@ int main() {
             weights(rows * c.top_k * 4);
         fill(logits);
         const auto op = bind_router(bench.device(), "router",
-                                    {.experts = c.experts,
+                                    {.score = c.score,
+                                     .experts = c.experts,
                                      .top_k = c.top_k,
                                      .groups = c.groups,
                                      .topk_group = c.topk_group,
-                                     .bias = bias.as<float>().data(),
+                                     .bias = c.score == RouterScore::kSigmoid ? bias.as<float>().data() : nullptr,
                                      .logits = logits.as<float>().data(),
                                      .logits_stride = c.experts,
                                      .ids = ids.as<int32_t>().data(),

@@ -58,13 +58,43 @@ inline void store_keys(const float* values, int32_t* keys) {
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(keys), _mm256_castps_si256(key));
 }
 
-void score(const RouterArgs& args, const float* logits, const Row& row) {
+// Scores before the choice; x of a softmax over all, with the z to divide by.
+float raw_scores(const RouterArgs& args, const float* logits, const Row& row) {
+  if (args.score != RouterScore::kSoftmax) {
+    for (int64_t e = 0; e < args.experts; e += 16) {
+      const V16 logit = load16_first(logits + e, args.experts - e < 16 ? args.experts - e : 16);
+      store16(row.scores + e, args.score == RouterScore::kSigmoid ? math::sigmoid(logit) : logit);
+    }
+    return 1;
+  }
+  for (int64_t e = 0; e < args.experts; e += 16) {
+    store16(row.scores + e, load16_first(logits + e, args.experts - e < 16 ? args.experts - e : 16));
+    store_keys(row.scores + e, row.keys + e);
+    store_keys(row.scores + e + 8, row.keys + e + 8);
+  }
+  for (int64_t e = args.experts; e < row.padded; ++e) row.keys[e] = kGone;
+  const V16 most = set16(value_of(largest(row.keys, row.padded)));
+  V16 sum = zero16();
   for (int64_t e = 0; e < args.experts; e += 16) {
     const int64_t n = args.experts - e < 16 ? args.experts - e : 16;
-    const V16 s = math::sigmoid(load16_first(logits + e, n));
+    store16(row.scores + e, math::exp(load16(row.scores + e) - most));
+    sum = sum + load16_first(row.scores + e, n);
+  }
+  return fold16(sum);
+}
+
+void score(const RouterArgs& args, const float* logits, const Row& row) {
+  const V16 z = set16(raw_scores(args, logits, row));
+  for (int64_t e = 0; e < args.experts; e += 16) {
+    const int64_t n = args.experts - e < 16 ? args.experts - e : 16;
+    V16 s = load16(row.scores + e);
+    if (args.score == RouterScore::kSoftmax) {
+      s = s / z;
+      store16(row.scores + e, s);
+    }
     float choice[16];
-    store16(choice, s + load16_first(args.bias + e, n));
-    store16(row.scores + e, s);
+    if (args.bias != nullptr) s = s + load16_first(args.bias + e, n);
+    store16(choice, s + zero16());  // keys tell -0 from +0; no -0 is left
     store_keys(choice, row.keys + e);
     store_keys(choice + 8, row.keys + e + 8);
   }
@@ -118,6 +148,25 @@ void choose(const RouterArgs& args, const Row& row, int32_t* ids) {
   }
 }
 
+// weights: s of the chosen experts, made their weights.
+void weigh(const RouterArgs& args, float* weights) {
+  const bool of_chosen = args.score == RouterScore::kSoftmaxOfChosen;
+  if (of_chosen) {
+    int32_t top = kGone;
+    for (int64_t k = 0; k < args.top_k; ++k) top = key_of(weights[k]) > top ? key_of(weights[k]) : top;
+    const V16 most = set16(value_of(top));
+    for (int64_t k = 0; k < args.top_k; k += 16) {
+      const int64_t n = args.top_k - k < 16 ? args.top_k - k : 16;
+      store16_first(weights + k, math::exp(load16_first(weights + k, n) - most), n);
+    }
+  }
+  float sum = 0;
+  for (int64_t k = 0; k < args.top_k; ++k) sum = sum + weights[k];
+  if (!of_chosen) sum = sum + 1e-20f;
+  const bool divide = args.renormalize;
+  for (int64_t k = 0; k < args.top_k; ++k) weights[k] = (divide ? weights[k] / sum : weights[k]) * args.scaling_factor;
+}
+
 }  // namespace
 
 void route_row(const RouterArgs& args, int64_t index, std::byte* scratch) {
@@ -133,13 +182,10 @@ void route_row(const RouterArgs& args, int64_t index, std::byte* scratch) {
   int32_t* ids = args.ids + index * args.top_k;
   float* weights = args.weights + index * args.top_k;
   choose(args, row, ids);
-  float sum = 0;
-  for (int64_t k = 0; k < args.top_k; ++k) sum = sum + row.scores[ids[k]];
-  const bool divide = args.renormalize && args.top_k > 1;
-  for (int64_t k = 0; k < args.top_k; ++k) {
-    const float s = row.scores[ids[k]];
-    weights[k] = (divide ? s / (sum + 1e-20f) : s) * args.scaling_factor;
-  }
+  for (int64_t k = 0; k < args.top_k; ++k) weights[k] = row.scores[ids[k]];
+  weigh(args, weights);
+  if (args.expert_scale == nullptr) return;
+  for (int64_t k = 0; k < args.top_k; ++k) weights[k] = weights[k] * args.expert_scale[ids[k]];
 }
 
 }  // namespace weir::WEIR_ISA

@@ -1,5 +1,6 @@
 #include "base/math.h"
 #include "ops/router/router.h"
+#include "ops/simd/lanes_ref.h"
 
 namespace weir::reference {
 namespace {
@@ -28,16 +29,52 @@ float group_score(const float* choice, int64_t begin, int64_t end) {
   return second < 0 ? choice[first] : choice[first] + choice[second];
 }
 
+// s of all experts.
+void score(const RouterArgs& args, const float* logits, float* scores) {
+  if (args.score != RouterScore::kSoftmax) {
+    for (int64_t e = 0; e < args.experts; ++e) {
+      scores[e] = args.score == RouterScore::kSigmoid ? math::sigmoid(logits[e]) : logits[e];
+    }
+    return;
+  }
+  float most = logits[0];
+  for (int64_t e = 1; e < args.experts; ++e) most = above(logits[e], most) ? logits[e] : most;
+  Lanes lanes;
+  for (int64_t e = 0; e < args.experts; ++e) {
+    scores[e] = math::exp(logits[e] - most);
+    lanes.add(e, scores[e]);
+  }
+  const float z = lanes.fold();
+  for (int64_t e = 0; e < args.experts; ++e) scores[e] = scores[e] / z;
+}
+
+// weights: s of the chosen experts, made their weights.
+void weigh(const RouterArgs& args, float* weights) {
+  const bool of_chosen = args.score == RouterScore::kSoftmaxOfChosen;
+  if (of_chosen) {
+    float most = weights[0];
+    for (int64_t k = 1; k < args.top_k; ++k) most = above(weights[k], most) ? weights[k] : most;
+    for (int64_t k = 0; k < args.top_k; ++k) weights[k] = math::exp(weights[k] - most);
+  }
+  float sum = 0;
+  for (int64_t k = 0; k < args.top_k; ++k) sum = sum + weights[k];
+  if (!of_chosen) sum = sum + 1e-20f;
+  const bool divide = args.renormalize;
+  for (int64_t k = 0; k < args.top_k; ++k) weights[k] = (divide ? weights[k] / sum : weights[k]) * args.scaling_factor;
+}
+
 }  // namespace
 
 void route_row(const RouterArgs& args, int64_t row, std::byte* scratch) {
   const float* logits = args.logits + row * args.logits_stride;
   int32_t* ids = args.ids + row * args.top_k;
   float* weights = args.weights + row * args.top_k;
-  float* choice = reinterpret_cast<float*>(scratch);                   // [experts]
+  float* scores = reinterpret_cast<float*>(scratch);                   // [experts]
+  float* choice = scores + args.experts;                               // [experts]
   uint8_t* taken = reinterpret_cast<uint8_t*>(choice + args.experts);  // [experts]; 1: chosen, 2: not to be chosen
+  score(args, logits, scores);
   for (int64_t e = 0; e < args.experts; ++e) {
-    choice[e] = math::sigmoid(logits[e]) + args.bias[e];
+    choice[e] = args.bias == nullptr ? scores[e] : scores[e] + args.bias[e];
     taken[e] = 0;
   }
   if (args.groups > 1) {
@@ -61,19 +98,16 @@ void route_row(const RouterArgs& args, int64_t row, std::byte* scratch) {
   }
   for (int64_t k = 0; k < args.top_k; ++k) taken[best(choice, taken, 0, args.experts)] = 1;
 
-  float sum = 0;
   int64_t slot = 0;
   for (int64_t e = 0; e < args.experts; ++e) {
     if (taken[e] != 1) continue;
     ids[slot] = static_cast<int32_t>(e);
-    weights[slot] = math::sigmoid(logits[e]);
-    sum = sum + weights[slot];
+    weights[slot] = scores[e];
     ++slot;
   }
-  for (int64_t k = 0; k < args.top_k; ++k) {
-    const bool divide = args.renormalize && args.top_k > 1;
-    weights[k] = (divide ? weights[k] / (sum + 1e-20f) : weights[k]) * args.scaling_factor;
-  }
+  weigh(args, weights);
+  if (args.expert_scale == nullptr) return;
+  for (int64_t k = 0; k < args.top_k; ++k) weights[k] = weights[k] * args.expert_scale[ids[k]];
 }
 
 }  // namespace weir::reference

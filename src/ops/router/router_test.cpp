@@ -25,7 +25,7 @@ Routed route(KernelSet set, RouterArgs args, const std::vector<float>& logits, c
              std::vector<float>(static_cast<size_t>(rows * args.top_k))};
   args.logits = logits.data();
   args.logits_stride = args.experts;
-  args.bias = bias.data();
+  args.bias = bias.empty() ? nullptr : bias.data();
   args.ids = out.ids.data();
   args.weights = out.weights.data();
   std::vector<std::byte> scratch(static_cast<size_t>(router_scratch_bytes(args.experts)));
@@ -47,6 +47,8 @@ INSTANTIATE_TEST_SUITE_P(, RouterKernels, kVectorSets, kernel_set_test_name);
 struct Shape {
   int64_t experts, top_k, groups, topk_group;
 };
+constexpr RouterScore kScores[] = {RouterScore::kSigmoid, RouterScore::kSoftmax, RouterScore::kSoftmaxOfChosen};
+
 constexpr Shape kShapes[] = {{1, 1, 1, 1},   {6, 3, 1, 1},     {16, 16, 1, 1},  {17, 5, 1, 1},  {64, 8, 8, 3},
                              {60, 4, 5, 2},  {256, 8, 8, 4},   {896, 16, 1, 1}, {40, 40, 4, 4}, {24, 6, 24, 6},
                              {24, 24, 2, 2}, {384, 12, 12, 5}, {48, 3, 16, 1}};
@@ -55,14 +57,22 @@ TEST_P(RouterKernels, EqualTheReference) {
   RandomFloats random(1);
   for (const Shape& s : kShapes) {
     for (const Values values : {Values::kPlain, Values::kWide, Values::kSpecial}) {
-      for (const bool renormalize : {true, false}) {
-        const RouterArgs args{.experts = s.experts,
+      for (const int kind : {0, 1, 2, 3, 4, 5}) {
+        const RouterScore score = kScores[kind % 3];
+        const bool renormalize = kind < 3 || score == RouterScore::kSoftmaxOfChosen;
+        const RouterArgs args{.score = score,
+                              .experts = s.experts,
                               .top_k = s.top_k,
                               .groups = s.groups,
                               .topk_group = s.topk_group,
                               .renormalize = renormalize,
                               .scaling_factor = 2.446f};
         expect_equal(args, random.take(s.experts * 20, values), random.take(s.experts, values));
+        expect_equal(args, random.take(s.experts * 20, values), {});
+        const std::vector<float> factors = random.take(s.experts, values);
+        RouterArgs scaled = args;
+        scaled.expert_scale = factors.data();
+        expect_equal(scaled, random.take(s.experts * 20, values), {});
       }
     }
   }
@@ -76,8 +86,12 @@ TEST_P(RouterKernels, BreakTiesLikeTheReference) {
     std::vector<float> logits(static_cast<size_t>(s.experts * 50)), bias(static_cast<size_t>(s.experts));
     for (float& v : logits) v = levels[random.below(6)];
     for (float& v : bias) v = levels[random.below(3)];
-    expect_equal({.experts = s.experts, .top_k = s.top_k, .groups = s.groups, .topk_group = s.topk_group}, logits,
-                 bias);
+    for (const RouterScore score : kScores) {
+      const RouterArgs args{
+          .score = score, .experts = s.experts, .top_k = s.top_k, .groups = s.groups, .topk_group = s.topk_group};
+      expect_equal(args, logits, bias);
+      expect_equal(args, logits, {});
+    }
   }
 }
 
@@ -109,6 +123,19 @@ TEST_P(RouterKernels, GiveABatchTheChoiceOfItsRowsWithAnyNumberOfThreads) {
   }
 }
 
+TEST(RouterReference, FactorsOfExpertsMultiplyTheWeightsLast) {
+  RandomFloats random(8);
+  const std::vector<float> logits = random.take(12 * 20), factors = random.take(12);
+  RouterArgs args{.score = RouterScore::kSoftmax, .experts = 12, .top_k = 3, .scaling_factor = 1.5f};
+  const Routed plain = route(KernelSet::kReference, args, logits, {});
+  args.expert_scale = factors.data();
+  const Routed scaled = route(KernelSet::kReference, args, logits, {});
+  EXPECT_EQ(plain.ids, scaled.ids);
+  for (size_t i = 0; i < plain.weights.size(); ++i) {
+    EXPECT_EQ(scaled.weights[i], plain.weights[i] * factors[static_cast<size_t>(plain.ids[i])]);
+  }
+}
+
 TEST(RouterReference, MatchesThePublishedVectors) {
   const boost::json::value published = published_vectors("ops.json");
   for (const auto& entry : published.at("router").as_array()) {
@@ -121,6 +148,7 @@ TEST(RouterReference, MatchesThePublishedVectors) {
     const Routed found = route(KernelSet::kReference,
                                {.experts = static_cast<int64_t>(logits.size()),
                                 .top_k = entry.at("top_k").to_number<int>(),
+                                .renormalize = entry.at("top_k").to_number<int>() > 1,  // as Kimi's
                                 .scaling_factor = entry.at("scale").to_number<float>()},
                                logits, bias);
     ASSERT_EQ(expected.size(), found.ids.size());
@@ -144,6 +172,15 @@ TEST(RouterReference, CountsNanBelowEverything) {
   EXPECT_EQ(chosen({.experts = 4, .top_k = 3}, {kNan, kNan, kNan, -50.f}), (std::vector<int32_t>{0, 1, 3}));
 }
 
+TEST(RouterReference, ALoneExpertIsDividedByItselfWhereAskedFor) {
+  for (const RouterScore score : {RouterScore::kSigmoid, RouterScore::kSoftmax}) {
+    RouterArgs args{.score = score, .experts = 3, .top_k = 1, .scaling_factor = 2.5f};
+    EXPECT_EQ(route(KernelSet::kReference, args, {0, 0, 0}, {0, 1, -1}).weights, std::vector<float>{2.5f});
+    args.renormalize = false;
+    EXPECT_LT(route(KernelSet::kReference, args, {0, 0, 0}, {0, 1, -1}).weights[0], 2.f);
+  }
+}
+
 TEST(RouterReference, RanksGroupsByTheSumOfTheirTwoBest) {
   // Group 0 has the best expert, group 1 the best pair.
   const RouterArgs args{.experts = 6, .top_k = 2, .groups = 2, .topk_group = 1};
@@ -165,6 +202,54 @@ TEST(RouterReference, ChoosesAllWhenTopKIsAll) {
   EXPECT_FLOAT_EQ(all.weights[0] + all.weights[1] + all.weights[2], 1.f);
 }
 
+// The published formulas (Qwen3MoeTopKRouter, GptOssTopKRouter of transformers 5.24) in double.
+std::vector<double> softmax(std::vector<double> x) {
+  const double most = *std::max_element(x.begin(), x.end());
+  double sum = 0;
+  for (double& v : x) sum += v = std::exp(v - most);
+  for (double& v : x) v /= sum;
+  return x;
+}
+
+TEST(RouterReference, WeighsBySoftmax) {
+  RandomFloats random(5);
+  for (const int64_t top_k : {1, 3, 8}) {
+    for (const int64_t experts : {8, 21, 64}) {
+      const std::vector<float> logits = random.take(experts);
+      const std::vector<double> all = softmax({logits.begin(), logits.end()});
+      for (const bool renormalize : {true, false}) {
+        const Routed found =
+            route(KernelSet::kReference,
+                  {.score = RouterScore::kSoftmax, .experts = experts, .top_k = top_k, .renormalize = renormalize},
+                  logits, {});
+        double sum = 0;
+        for (const int32_t id : found.ids) sum += all[static_cast<size_t>(id)];
+        for (size_t k = 0; k < found.ids.size(); ++k) {
+          const double expected = all[static_cast<size_t>(found.ids[k])] / (renormalize ? sum : 1);
+          EXPECT_NEAR(found.weights[k], expected, 1e-6 * expected);
+        }
+      }
+      const Routed found =
+          route(KernelSet::kReference, {.score = RouterScore::kSoftmaxOfChosen, .experts = experts, .top_k = top_k},
+                logits, {});
+      std::vector<double> chosen_logits;
+      for (const int32_t id : found.ids) chosen_logits.push_back(logits[static_cast<size_t>(id)]);
+      const std::vector<double> weights = softmax(chosen_logits);
+      for (size_t k = 0; k < weights.size(); ++k) EXPECT_NEAR(found.weights[k], weights[k], 1e-6 * weights[k]);
+      // The largest logits, whichever the score.
+      std::vector<float> sorted = logits;
+      std::sort(sorted.rbegin(), sorted.rend());
+      for (const double logit : chosen_logits) EXPECT_GE(logit, sorted[static_cast<size_t>(top_k - 1)]);
+    }
+  }
+}
+
+TEST(RouterReference, PrefersTheLowestIdOnTiesOfEveryScore) {
+  for (const RouterScore score : kScores) {
+    EXPECT_EQ(chosen({.score = score, .experts = 5, .top_k = 2}, {1, 2, 2, 2, 0}), (std::vector<int32_t>{1, 2}));
+  }
+}
+
 TEST(RouterOp, RefusesWhatCannotBeChosen) {
   CpuDevice device(1, KernelSet::kReference);
   std::vector<float> v(64);
@@ -179,6 +264,9 @@ TEST(RouterOp, RefusesWhatCannotBeChosen) {
                         .ids = ids.data(),
                         .weights = v.data()};
   EXPECT_NO_THROW(bind_router(device, "router", good));
+  RouterArgs unbiased = good;
+  unbiased.bias = nullptr;
+  EXPECT_NO_THROW(bind_router(device, "router", unbiased));
   const auto refused = [&](auto change) {
     RouterArgs args = good;
     change(args);
@@ -187,7 +275,11 @@ TEST(RouterOp, RefusesWhatCannotBeChosen) {
   refused([](RouterArgs& a) { a.top_k = 5; });
   refused([](RouterArgs& a) { a.groups = 3; });
   refused([](RouterArgs& a) { a.topk_group = 5; });
-  refused([](RouterArgs& a) { a.bias = nullptr; });
+  refused([](RouterArgs& a) { a.logits = nullptr; });
+  refused([](RouterArgs& a) {
+    a.score = RouterScore::kSoftmaxOfChosen;
+    a.renormalize = false;
+  });
   refused([](RouterArgs& a) { a.logits_stride = 15; });
 }
 
