@@ -121,9 +121,10 @@ void batch(const BatchOptions& options) {
     Service service(engine, service_options, store.get());
     BatchRun run(input, results, served, options.sampling(), mailbox, service, total);
     all = run.run();
+    const double seconds = run.seconds();  // without the disk's
     trace.write(service);
     run.stop();
-    summary = batch_summary(run.counts(), service.snapshot().scheduler.preemptions, run.seconds());
+    summary = batch_summary(run.counts(), service.snapshot().scheduler.preemptions, seconds);
   }
   if (store) store->flush();
   std::fprintf(stderr, "%s\n", summary.c_str());

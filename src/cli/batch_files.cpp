@@ -74,10 +74,11 @@ OpenFile::~OpenFile() {
 BatchInput::BatchInput(const std::string& path)
     : name_(path == "-" ? "standard input" : path), file_(open_input(path)) {
   is_file_ = S_ISREG(status_of(fd(), name_).st_mode);
+  if (is_file_) start_ = lseek(fd(), 0, SEEK_CUR);
 }
 
 void BatchInput::rewind() {
-  if (lseek(fd(), 0, SEEK_SET) != 0) fail_errno(name_, "can't be read again");
+  if (lseek(fd(), start_, SEEK_SET) != start_) fail_errno(name_, "can't be read again");
   buffer_.clear();
   begin_ = searched_ = 0;
   lines_ = 0;

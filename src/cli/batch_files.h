@@ -46,7 +46,7 @@ class BatchInput {
   bool is_file() const { return is_file_; }  // can be read twice
   // kWait: nothing has come yet; poll fd(). Lines of white space are skipped. Error when reading fails.
   Status next(Line& line);
-  void rewind();
+  void rewind();  // to where it was at the start
 
  private:
   bool take_line(Line& line);
@@ -57,6 +57,7 @@ class BatchInput {
   std::string buffer_;
   size_t begin_ = 0, searched_ = 0;  // of the next line in buffer_; up to where it has no end
   int64_t lines_ = 0;
+  off_t start_ = 0;  // of a file that somebody has read before
 };
 
 // Appends results, a line each. What a line says has been written by one call; a line without its end is the trace of a
