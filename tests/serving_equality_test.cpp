@@ -1,6 +1,7 @@
 // One table: however a request came to be computed, its tokens and the logits of its rows have the bits they have
-// alone. Every cell proves by counters that what its name says has happened. By default all cells for the tiny
-// models; with WEIR_EQUALITY=full, as `make equality` sets it, for SmolLM2 too, more requests alone, and new seeds.
+// alone. Every cell proves by counters that what its name says has happened. By default a quarter of the cells of each
+// tiny model, another quarter for each; with WEIR_EQUALITY=full, as `make equality` sets it, all, for SmolLM2 too, more
+// requests alone, and new seeds.
 #include "engine/identity.h"
 #include "tests/support/equality.h"
 #include "tests/support/model_files.h"
@@ -35,7 +36,8 @@ std::vector<Cell> cells() {
       for (const Source source : {Source::kCold, Source::kCached, Source::kHost, Source::kDisk, Source::kRestart}) {
         const Cell cell{model, (bits & 1) != 0, (bits & 2) != 0, source, (bits & 4) != 0};
         const bool chosen = cell.batch && cell.chunked && source == Source::kRestart && cell.preempted;
-        if (model < kModelCount - 1 || full_equality() || chosen) found.push_back(cell);
+        const bool sampled = model < kModelCount - 1 && (bits + static_cast<int>(source) + model) % 4 == 0;
+        if (full_equality() || sampled || chosen) found.push_back(cell);
       }
     }
   }
