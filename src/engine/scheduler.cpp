@@ -1,21 +1,13 @@
-#include "engine/scheduler.h"
-
 #include <algorithm>
 #include <cassert>
 #include <cmath>
 #include <limits>
 
 #include "base/error.h"
+#include "engine/scheduler_live.h"
 
 namespace weir {
 namespace {
-
-double milliseconds(std::chrono::steady_clock::duration d) {
-  return std::chrono::duration<double, std::milli>(d).count();
-}
-
-int64_t floor16(int64_t n) { return n / kPagePositions * kPagePositions; }
-int64_t chunks(int64_t tokens) { return (tokens + kPagePositions - 1) / kPagePositions; }
 
 bool finite(std::span<const float> logits) {
   // A masked id may be -inf; NaN and +inf fail the comparison or the sum.
@@ -29,47 +21,6 @@ bool finite(std::span<const float> logits) {
 }
 
 }  // namespace
-
-void StepClock::measured(double ms, int32_t decode_rows, int32_t prompt_rows) {
-  constexpr double kNew = 0.2;  // weight of the newest step
-  const auto blend = [](double& value, double found) { value = value == 0 ? found : value + kNew * (found - value); };
-  if (prompt_rows == 0) return blend(decode_ms_, ms);
-  const double base = decode_rows > 0 ? decode_ms_ : 0;
-  blend(per_row_ms_, std::max(1e-6, (ms - base) / prompt_rows));
-}
-
-int32_t StepClock::prompt_rows(double target_ms, int32_t decode_rows, int32_t most) const {
-  constexpr int32_t kLeast = 16;  // prompts move on, however slow steps are
-  if (most <= kLeast || decode_rows == 0) return most;
-  if (per_row_ms_ == 0) return std::min(most, 64);  // nothing is known yet
-  const double rows = std::max(0.0, target_ms - decode_ms_) / per_row_ms_;
-  return rows >= most ? most : std::max(kLeast, static_cast<int32_t>(rows));
-}
-
-struct Scheduler::Live {
-  RequestId id = 0;
-  Request request;
-  uint64_t arrival = 0;
-  Clock::time_point submitted, started, first_token;
-  std::vector<int32_t> tokens;  // prompt and answer: what the sequence's rows are computed from
-  int64_t prompt_size = 0;
-  TokenHistory history;
-  RequestUsage usage;
-  bool has_run = false, ended = false;
-  bool needs_history = false;   // penalties
-  uint64_t waits_for = 0;       // arrival + 1 of the request that computes this one's beginning; 0: none
-  int64_t branch = 0;           // where this prompt parts from what is cached: a restore point is left there
-  std::vector<int64_t> wanted;  // positions where others want one
-  // While it runs:
-  std::unique_ptr<Sequence> sequence;
-  PrefixCache::Path path;
-  RestorePoint newest;  // the deepest one passed
-
-  int64_t left() const { return static_cast<int64_t>(tokens.size()) - sequence->length(); }
-  int64_t generated() const { return static_cast<int64_t>(tokens.size()) - prompt_size; }
-  bool in_prompt() const { return left() > 1 || sequence->length() < prompt_size; }
-  int64_t most_tokens() const { return prompt_size + request.max_tokens; }
-};
 
 Scheduler::Scheduler(Engine& engine, const SchedulerOptions& options, RequestSink& sink, BlockStore* store,
                      TraceRecorder* trace)
@@ -96,78 +47,7 @@ Scheduler::~Scheduler() {
   if (store_ != nullptr) cache_.save_all();
 }
 
-// --- coming and going ---
-
-std::string Scheduler::refusal(const Request& request) const {
-  const int64_t vocab = engine_.model().spec.vocab;
-  const auto prompt = static_cast<int64_t>(request.prompt.size());
-  const int64_t context = engine_.model().spec.max_positions;
-  if (prompt == 0) return "expected at least one token, found an empty prompt";
-  for (size_t i = 0; i < request.prompt.size(); ++i) {
-    if (request.prompt[i] < 0 || request.prompt[i] >= vocab) {
-      return concat("token ", i, ": expected an id in [0, ", vocab, "), found ", request.prompt[i]);
-    }
-  }
-  if (request.max_tokens < 1) return concat("max_tokens: expected at least 1, found ", request.max_tokens);
-  if (prompt + request.max_tokens > context) {
-    return concat("the prompt's ", prompt, " tokens and ", request.max_tokens,
-                  " new ones exceed the model's context of ", context);
-  }
-  try {
-    validate(request.sampling, vocab);
-  } catch (const Error& error) {
-    return error.what();
-  }
-  for (int group = 0; group < engine_.pools().groups(); ++group) {
-    if (group == engine_.pools().journal_group()) continue;
-    const int64_t there = engine_.pools().pages(group).count();
-    // The answer's last token is never computed; a window's pages are given back on the way.
-    int64_t needed = chunks(prompt + request.max_tokens - 1);
-    if (const int64_t window = engine_.pools().window(group); window > 0) {
-      needed = std::min(needed, chunks(window + engine_.options().max_batch_rows) + 2);
-    }
-    if (needed > there) {
-      return concat("the prompt's ", prompt, " tokens and ", request.max_tokens, " new ones need ", needed,
-                    " pages of ", kPagePositions, " tokens, and there are ", there,
-                    ": lower max_tokens, or raise the server's --max-tokens");
-    }
-  }
-  return {};
-}
-
-std::string Scheduler::submit(RequestId id, Request request) {
-  ++counters_.submitted;
-  if (std::string why = refusal(request); !why.empty()) {
-    ++counters_.refused;
-    return why;
-  }
-  const auto prompt = static_cast<int64_t>(request.prompt.size());
-  auto live = std::make_unique<Live>();
-  live->id = id;
-  live->prompt_size = prompt;
-  live->tokens = request.prompt;
-  live->tokens.reserve(static_cast<size_t>(prompt + request.max_tokens));
-  const SamplingOptions& sampling = request.sampling;
-  live->needs_history =
-      sampling.presence_penalty != 0 || sampling.frequency_penalty != 0 || sampling.repetition_penalty != 1;
-  if (live->needs_history) live->history.add_prompt(request.prompt);
-  live->request = std::move(request);
-  live->request.sampling.stop_tokens = live->request.stop_tokens;
-  live->arrival = arrivals_++;
-  live->submitted = Clock::now();
-  live->usage.prompt_tokens = prompt;
-  turns_.try_emplace(live->request.client, turn(live->request.client));
-  waiting_.push_back(std::move(live));
-  return {};
-}
-
-// A client that comes gets its first turn with those that have had the fewest rows, not before all of them.
-double Scheduler::turn(uint64_t client) {
-  if (const auto found = turns_.find(client); found != turns_.end()) return found->second;
-  double least = std::numeric_limits<double>::infinity();
-  for (const auto& [other, rows] : turns_) least = std::min(least, rows);
-  return std::isinf(least) ? 0 : least;
-}
+// --- going ---
 
 bool Scheduler::cancel(RequestId id) {
   for (std::vector<std::unique_ptr<Live>>* list : {&waiting_, &running_}) {
@@ -221,97 +101,6 @@ void Scheduler::sweep() {
       const auto of_client = [&](const std::unique_ptr<Live>& live) { return live->request.client == entry.first; };
       return std::ranges::none_of(waiting_, of_client) && std::ranges::none_of(running_, of_client);
     });
-  }
-}
-
-// --- admission ---
-
-// Room for the rest of the prompt and a page to go on, beside a page for everyone who runs.
-bool Scheduler::fits(const Live& live, const PrefixCache::Hit& hit) const {
-  const auto size = static_cast<int64_t>(live.tokens.size());
-  for (int group = 0; group < engine_.pools().groups(); ++group) {
-    if (!engine_.pools().kept_forever(group)) continue;
-    const int64_t there = engine_.pools().pages(group).free_count() + cache_.evictable_nodes();
-    // What others still have to write of their prompts.
-    int64_t promised = running();
-    for (const std::unique_ptr<Live>& other : running_) promised += chunks(other->left());
-    const int64_t needed = chunks(size) + 1 - hit.pinned;  // the hit's other pages count as evictable
-    if (needed + promised > there && running() > 0) return false;
-  }
-  return true;
-}
-
-// Another request that is computing the same beginning: it leaves a restore point where they part, and this one starts
-// from there.
-bool Scheduler::waits_for_another(Live& live, const PrefixCache::Hit& hit) {
-  if (!options_.cache.enabled) return false;
-  const int64_t most = floor16(static_cast<int64_t>(live.tokens.size()) - 1);
-  for (const std::unique_ptr<Live>& other : running_) {
-    if (other->ended || !other->in_prompt()) continue;
-    const auto parted = std::ranges::mismatch(live.tokens, other->tokens).in1 - live.tokens.begin();
-    const int64_t shared = std::min(floor16(parted), most);
-    if (shared <= hit.position || other->sequence->length() > shared) continue;
-    if (live.waits_for == other->arrival + 1) return true;
-    live.waits_for = other->arrival + 1;
-    ++counters_.waits_for_prefix;
-    if (engine_.pools().needs_restore_points()) {
-      if (std::ranges::find(other->wanted, shared) != other->wanted.end()) return true;
-      other->wanted.push_back(shared);
-      if (engine_.pools().has_linear_layers()) other->sequence->blocks().want_anchor(shared);
-    }
-    return true;
-  }
-  return false;
-}
-
-void Scheduler::admit() {
-  while (!waiting_.empty() && running() < engine_.options().max_sequences) {
-    // By priority, then the client that has had the fewest rows, then arrival.
-    order_.clear();
-    for (const std::unique_ptr<Live>& live : waiting_) order_.push_back(live.get());
-    const auto before = [&](const Live* a, const Live* b) {
-      if (a->request.priority != b->request.priority) return a->request.priority > b->request.priority;
-      const double ta = turns_[a->request.client], tb = turns_[b->request.client];
-      if (ta != tb) return ta < tb;
-      return a->arrival < b->arrival;
-    };
-    constexpr size_t kTried = 8;  // those behind may go first while the first ones wait for another's prompt
-    const size_t tried = std::min(kTried, order_.size());
-    std::partial_sort(order_.begin(), order_.begin() + static_cast<std::ptrdiff_t>(tried), order_.end(), before);
-    Live* chosen = nullptr;
-    for (size_t i = 0; i < tried && chosen == nullptr; ++i) {
-      const PrefixCache::Hit hit = cache_.peek(order_[i]->tokens);
-      if (waits_for_another(*order_[i], hit)) continue;
-      if (!fits(*order_[i], hit)) return;  // nobody overtakes it for good
-      chosen = order_[i];
-    }
-    if (chosen == nullptr) return;
-    start(*chosen);
-    const auto at = std::ranges::find(waiting_, chosen, [](const std::unique_ptr<Live>& live) { return live.get(); });
-    const auto place = std::ranges::upper_bound(running_, chosen->arrival, {},
-                                                [](const std::unique_ptr<Live>& live) { return live->arrival; });
-    std::unique_ptr<Live> live = std::move(*at);
-    waiting_.erase(at);
-    running_.insert(place, std::move(live));
-  }
-}
-
-void Scheduler::start(Live& live) {
-  live.sequence = engine_.new_sequence();
-  live.sequence->reserve(live.most_tokens());
-  const PrefixCache::Hit hit = cache_.start(live.sequence->blocks(), live.path, live.tokens);
-  live.sequence->stands_for(std::span(live.tokens).first(static_cast<size_t>(hit.position)));
-  live.branch = hit.matched > hit.position ? hit.matched : 0;
-  live.waits_for = 0;
-  if (live.branch > 0 && engine_.pools().has_linear_layers()) live.sequence->blocks().want_anchor(live.branch);
-  if (!live.has_run) {
-    live.has_run = true;
-    live.started = Clock::now();
-    live.usage.queue_ms = milliseconds(live.started - live.submitted);
-    live.usage.cached_tokens = hit.position;
-    live.usage.hit = hit.reason;
-  } else {
-    live.usage.recomputed_tokens += static_cast<int64_t>(live.tokens.size()) - hit.position;
   }
 }
 

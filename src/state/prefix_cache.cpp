@@ -283,72 +283,6 @@ PrefixCache::Hit PrefixCache::peek(std::span<const int32_t> tokens) const {
   return hit;
 }
 
-int32_t PrefixCache::fetch(int32_t parent, const StoreKey& key, std::span<const int32_t> tokens, HitReason& reason) {
-  std::vector<PageRef> pages(static_cast<size_t>(pools_.groups()));
-  std::array<int32_t, kChunk> stored_tokens;
-  std::vector<std::span<std::byte>> parts{std::as_writable_bytes(std::span(stored_tokens))};
-  for (int group = 0; group < pools_.groups(); ++group) {
-    if (!pools_.kept_forever(group)) continue;
-    std::optional<PageRef> page;
-    if (make_room(group)) page = acquire_block<PageId>(pools_.pages(group));
-    if (!page) {
-      reason = HitReason::kNoRoom;
-      return kNone;
-    }
-    RawBlockPool& pool = pools_.pages(group);
-    parts.push_back({pool.view().block(page->id()), static_cast<size_t>(pool.block_bytes())});
-    pages[static_cast<size_t>(group)] = std::move(*page);
-  }
-  if (!store_->get(key, parts) || !std::ranges::equal(stored_tokens, tokens)) {
-    ++counters_.damaged;
-    reason = HitReason::kDamaged;
-    return kNone;
-  }
-  const int32_t node = insert(parent, key, tokens);
-  if (node == kNone) {
-    reason = HitReason::kNoRoom;
-    return kNone;
-  }
-  for (size_t group = 0; group < pages.size(); ++group) at(node).pages[group] = std::move(pages[group]);
-  at(node).page_saved = true;
-  ++counters_.restored_nodes;
-  return node;
-}
-
-bool PrefixCache::fetch_point(int32_t node, HitReason& reason) {
-  RestorePoint point;
-  std::vector<std::span<std::byte>> parts;
-  const int64_t position = at(node).depth * kPagePositions;
-  for (int group = kAnchors; group < pools_.groups(); ++group) {
-    const int64_t blocks =
-        group == kAnchors ? (pools_.has_linear_layers() ? 1 : 0) : pools_.window_chunks(group, position);
-    for (int64_t i = 0; i < blocks; ++i) {
-      if (!make_room(group) || !point.take(pools_, group)) {
-        reason = HitReason::kNoRoom;
-        return false;
-      }
-      RawBlockPool& pool = group == kAnchors ? pools_.anchors() : pools_.pages(group);
-      std::byte* data = group == kAnchors ? pool.view().block(point.anchor.id())
-                                          : pool.view().block(point.windows[static_cast<size_t>(group)].back().id());
-      parts.push_back({data, static_cast<size_t>(pool.block_bytes())});
-    }
-  }
-  if (!store_->get(point_key(at(node).key), parts)) {
-    ++counters_.damaged;
-    reason = HitReason::kDamaged;
-    return false;
-  }
-  Node& n = at(node);
-  n.point = std::move(point);
-  n.kind = RestoreKind::kTurnEnd;
-  n.saves = n.depth * kPagePositions;
-  n.point_saved = true;
-  with_point_.push_back(node);
-  ++points_;
-  ++counters_.restored_points;
-  return true;
-}
-
 PrefixCache::Hit PrefixCache::start(SequenceState& state, Path& path, std::span<const int32_t> tokens) {
   Hit hit = peek(tokens);
   HitReason trouble = hit.reason;
@@ -459,56 +393,6 @@ void PrefixCache::keep(const Path& path, int64_t position, const RestorePoint& p
     if (kind != RestoreKind::kPromptEnd && kind != RestoreKind::kTurnEnd) break;
     // The conversation has gone on: its earlier ends go first.
     if (a.kind == kind && a.children == 1) a.kind = RestoreKind::kPassing;
-  }
-}
-
-// --- the store ---
-
-void PrefixCache::save_pages(Node& n) {
-  if (store_ == nullptr || n.page_saved) return;
-  std::vector<std::span<const std::byte>> parts{std::as_bytes(std::span(n.tokens))};
-  for (int group = 0; group < pools_.groups(); ++group) {
-    if (!pools_.kept_forever(group)) continue;
-    const RawBlockPool& pool = pools_.pages(group);
-    parts.push_back(
-        {pool.view().block(n.pages[static_cast<size_t>(group)].id()), static_cast<size_t>(pool.block_bytes())});
-  }
-  store_->put(n.key, parts);
-  n.page_saved = true;
-}
-
-void PrefixCache::save_point(Node& n) {
-  if (store_ == nullptr || n.point_saved || n.kind == RestoreKind::kPassing) return;
-  std::vector<std::span<const std::byte>> parts;
-  if (n.point.anchor) {
-    const RawBlockPool& pool = pools_.anchors();
-    parts.push_back({pool.view().block(n.point.anchor.id()), static_cast<size_t>(pool.block_bytes())});
-  }
-  for (size_t group = 0; group < n.point.windows.size(); ++group) {
-    const RawBlockPool& pool = pools_.pages(static_cast<int>(group));
-    for (const PageRef& page : n.point.windows[group]) {
-      parts.push_back({pool.view().block(page.id()), static_cast<size_t>(pool.block_bytes())});
-    }
-  }
-  store_->put(point_key(n.key), parts);
-  n.point_saved = true;
-}
-
-void PrefixCache::save(const Path& path) {
-  if (store_ == nullptr) return;
-  for (int32_t node = path.node_; node != kNone; node = at(node).parent) {
-    Node& n = at(node);
-    save_pages(n);
-    if (n.kind != RestoreKind::kNone) save_point(n);
-  }
-}
-
-void PrefixCache::save_all() {
-  for (const int32_t bucket : buckets_) {
-    for (int32_t node = bucket; node != kNone; node = at(node).next_in_bucket) {
-      save_pages(at(node));
-      if (at(node).kind != RestoreKind::kNone) save_point(at(node));
-    }
   }
 }
 
