@@ -150,7 +150,6 @@ std::vector<std::string> JsonObject::strings(std::string_view key) const {
 std::vector<std::string> JsonObject::words(std::string_view key, int64_t count,
                                            std::initializer_list<std::string_view> allowed) const {
   std::vector<std::string> out = strings(key);
-  if (static_cast<int64_t>(out.size()) != count) fail_field(key, concat(count, " entries"));
   for (size_t i = 0; i < out.size(); ++i) {
     if (std::ranges::find(allowed, out[i]) != allowed.end()) continue;
     std::string expected;
@@ -158,6 +157,7 @@ std::vector<std::string> JsonObject::words(std::string_view key, int64_t count,
     fail(file_, ": field ", field_path(concat(key, "[", i, "]")), ": expected ", expected, ", found string ",
          printable(out[i]));
   }
+  if (static_cast<int64_t>(out.size()) != count) fail_field(key, concat(count, " entries"));
   return out;
 }
 

@@ -221,6 +221,12 @@ RopeSpec load_rope(const GgufConfig& config, int64_t dims, const FloatVector& fa
   }
   constexpr std::string_view kFactor = "rope.scaling.attn_factor";
   if (type != "yarn" && config.number_or(kFactor, 1, -1e30, 1e30) != 1) config.fail_key(kFactor, "1 without yarn");
+  // Experimental ones of YaRN, which no published model sets.
+  constexpr std::string_view kYarnFactor = "rope.scaling.yarn_attn_factor",
+                             kExtrapolation = "rope.scaling.yarn_ext_factor";
+  if (config.number_or(kYarnFactor, 1, -1e30, 1e30) != 1) config.fail_key(kYarnFactor, "1");
+  const float mix = config.number_or(kExtrapolation, -1, -1e30, 1e30);
+  if (mix >= 0 && mix != (type == "yarn" ? 1.f : 0.f)) config.fail_key(kExtrapolation, "1 with yarn, 0 without, or -1");
   for (size_t i = 0; i < factors.size() && i < rope.inv_freq.size(); ++i) rope.inv_freq[i] /= factors[i];
   return rope;
 }
