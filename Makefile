@@ -50,9 +50,9 @@ check-tsan: build-tsan/build.ninja  ## the tests under ThreadSanitizer
 	$(Q)$(NINJA) build-tsan
 	$(Q)$$(setarch -R true 2>/dev/null && echo setarch -R) $(CTEST) build-tsan
 
-equality: setup $(BUILD)/build.ninja  ## the tests of exact equality, REPEAT times, in random order
+equality: setup $(BUILD)/build.ninja  ## the whole tests of exact equality, REPEAT times, in random order (hours)
 	$(Q)$(NINJA) $(BUILD)
-	$(Q)GTEST_REPEAT=$(REPEAT) GTEST_SHUFFLE=1 $(CTEST) $(BUILD) -R 'equality|golden|purity'
+	$(Q)WEIR_EQUALITY=full GTEST_REPEAT=$(REPEAT) GTEST_SHUFFLE=1 $(CTEST) $(BUILD) -R 'equality|golden|purity'
 
 fuzz:  ## the fuzz targets, SECONDS_EACH seconds each, with the parsers' line coverage
 	$(Q)tools/setup.sh fuzz

@@ -36,6 +36,7 @@ function(weir_static_library name header library)
 endfunction()
 weir_static_library(weir_pcre2 pcre2.h pcre2-8)       # Debian: libpcre2-dev
 weir_static_library(weir_utf8proc utf8proc.h utf8proc)  # Debian: libutf8proc-dev
+weir_static_library(weir_xxhash xxhash.h xxhash)        # Debian: libxxhash-dev
 
 # GCC 12 warns about its own intrinsics (PR 105593) in the AVX-512 headers: -Wno-*uninitialized there only.
 # Instruction sets that kernels (*_cpu.cpp) are compiled for; each is chosen at start-up when the processor has it.

@@ -89,10 +89,11 @@ foreach(op ${op_folders})
   endif()
 endforeach()
 
-weir_folder(weir_state src/state weir_device)
+weir_folder(weir_state src/state weir_device weir_xxhash)
 weir_folder(weir_models src/models weir_state ${op_libraries})
 weir_folder(weir_engine src/engine weir_models weir_text)
-weir_folder(weir_cli src/cli weir_engine CLI11::CLI11)
+weir_folder(weir_server src/server weir_engine)
+weir_folder(weir_cli src/cli weir_server CLI11::CLI11)
 target_compile_definitions(weir_cli PRIVATE WEIR_VERSION="${PROJECT_VERSION}")
 
 if(EXISTS ${CMAKE_SOURCE_DIR}/src/cli/weir_main.cpp)
@@ -106,6 +107,9 @@ foreach(file ${cross_tests})
   get_filename_component(program ${file} NAME_WE)
   weir_test(${program} ${file} weir_cli)
   set_tests_properties(${program} PROPERTIES PROCESSORS 2)  # engines with two threads: nothing beside them
+  if(program MATCHES "equality")
+    set_tests_properties(${program} PROPERTIES TIMEOUT 36000)  # with WEIR_EQUALITY=full
+  endif()
   if(TARGET weir)
     add_dependencies(${program} weir)
   endif()

@@ -107,6 +107,7 @@ unmet_needs() {
   have_header "$(header_condition gtest/gtest.h)" || echo "GoogleTest"
   have_header "$(header_condition pcre2.h)" || echo "PCRE2 (8 bit, static library)"
   have_header "$(header_condition utf8proc.h)" || echo "utf8proc (static library)"
+  have_header "$(header_condition xxhash.h)" || echo "xxHash 0.8 (static library)"
   if [ "$1" = fuzz ]; then
     have_program clang++-19 || echo "clang 19 with libFuzzer (clang++-19)"
     have_program llvm-cov-19 || echo "LLVM 19 tools (llvm-profdata-19, llvm-cov-19)"
@@ -147,7 +148,7 @@ main() {
     if [ $by_apt = no ]; then
       echo "setup: packages are installed on Debian 12 and Ubuntu 24.04 only. weir needs:"
       echo "  a C++20 compiler (GCC 12 or newer), GNU make, CMake 3.22 or newer, Ninja, Boost 1.81 or newer with"
-      echo "  Boost.JSON, CLI11, GoogleTest, PCRE2, utf8proc (as static libraries); it likes ccache and mold"
+      echo "  Boost.JSON, CLI11, GoogleTest, PCRE2, utf8proc, xxHash (as static libraries); it likes ccache and mold"
     fi
     echo "setup: missing:"
     sed 's/^/  /' <<<"$unmet"

@@ -9,6 +9,7 @@ void add_run(CLI::App& app);
 void add_score(CLI::App& app);
 void add_tokenize(CLI::App& app);
 void add_render(CLI::App& app);
+void add_batch(CLI::App& app);
 void add_bench(CLI::App& app);
 void add_doctor(CLI::App& app);
 void add_inspect(CLI::App& app);

@@ -62,6 +62,7 @@ int main(int argc, char** argv) {
   add_score(app);
   add_tokenize(app);
   add_render(app);
+  add_batch(app);
   add_bench(app);
   add_inspect(app);
   add_doctor(app);

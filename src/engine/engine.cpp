@@ -68,7 +68,11 @@ StatePools::Limits Engine::limits(const EngineOptions& options, const StateLayou
   StatePools::Limits limits;
   limits.pages = (options.max_tokens + kPagePositions - 1) / kPagePositions + options.max_sequences;
   limits.journal_pages = 4 * options.max_sequences;
-  limits.anchors = 4 * options.max_sequences;
+  limits.anchors = 4 * options.max_sequences + options.cached_anchors;
+  if (layout.anchor_bytes() > 0) {
+    limits.anchors +=
+        std::min(options.cached_anchor_memory / layout.anchor_bytes(), options.max_tokens / kPagePositions);
+  }
   if (options.anchor_spacing > 0) limits.anchors += options.max_tokens / options.anchor_spacing;
   if (layout.anchor_bytes() == 0) limits.anchors = 0;
   return limits;

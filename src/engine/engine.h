@@ -45,11 +45,13 @@ struct EngineOptions {
   int32_t max_logit_rows = 64;
   StateDtype kv_dtype = StateDtype::kF16;
   Activations activations = Activations::kF32;
-  int64_t max_sequences = 1;     // sizes journal pages and anchors
-  int64_t max_tokens = 4096;     // of all sequences together; sizes the pages
-  int64_t anchor_spacing = 0;    // keep anchors and windows at these multiples (of 16) for deep rollbacks; 0: none
-  int64_t anchor_memory = 0;     // with spacing 0: keep as many as these bytes hold, at least 64 positions apart
-  bool poison_released = false;  // tests: released blocks are filled with NaN
+  int64_t max_sequences = 1;         // sizes journal pages and anchors
+  int64_t max_tokens = 4096;         // of all sequences together; sizes the pages
+  int64_t cached_anchors = 0;        // beyond those of live sequences
+  int64_t cached_anchor_memory = 0;  // and as many more as these bytes hold, at most one for each 16 of max_tokens
+  int64_t anchor_spacing = 0;        // keep anchors and windows at these multiples (of 16) for deep rollbacks; 0: none
+  int64_t anchor_memory = 0;         // with spacing 0: keep as many as these bytes hold, at least 64 positions apart
+  bool poison_released = false;      // tests: released blocks are filled with NaN
   bool protect_anchors = false;  // tests: anchors are read-only memory while a step runs, but for those it must write
 };
 
@@ -61,6 +63,14 @@ class Sequence {
   std::span<const int32_t> tokens() const { return tokens_; }
   int64_t length() const { return static_cast<int64_t>(tokens_.size()); }
   const SequenceState& state() const { return state_; }
+
+  // For who starts sequences from shared blocks: the blocks, and the tokens they stand for.
+  SequenceState& blocks() { return state_; }
+  void stands_for(std::span<const int32_t> tokens) { tokens_.assign(tokens.begin(), tokens.end()); }
+  void reserve(int64_t tokens) {  // so that steps need not allocate
+    tokens_.reserve(static_cast<size_t>(tokens));
+    state_.reserve(tokens);
+  }
 
   // Rows below `position` are final.
   void accept(int64_t position) { state_.accept(position); }
@@ -107,6 +117,7 @@ class Engine {
   const EngineOptions& options() const { return options_; }
   CpuDevice& device() { return device_; }
   Circuit& circuit() { return *circuit_; }
+  const Circuit& circuit() const { return *circuit_; }
   StatePools& pools() { return pools_; }
   int64_t steps() const { return steps_; }
 

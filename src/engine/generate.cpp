@@ -35,6 +35,8 @@ std::string_view finish_reason_name(FinishReason reason) {
       return "length";
     case FinishReason::kCancelled:
       return "cancelled";
+    case FinishReason::kError:
+      return "error";
   }
   return "?";
 }

@@ -13,8 +13,8 @@
 
 namespace weir {
 
-enum class FinishReason { kStop, kLength, kCancelled };
-std::string_view finish_reason_name(FinishReason reason);  // "stop", "length", "cancelled"
+enum class FinishReason { kStop, kLength, kCancelled, kError };
+std::string_view finish_reason_name(FinishReason reason);  // "stop", "length", "cancelled", "error"
 
 struct GenerateOptions {
   int64_t max_tokens = 128;

@@ -274,6 +274,11 @@ std::unique_ptr<AnswerStream> ModelText::answer(const RenderedPrompt& prompt, st
   return std::make_unique<PlainAnswer>(tokenizer_, start);
 }
 
+std::unique_ptr<AnswerStream> ModelText::plain_answer() const {
+  tokenizer();
+  return std::make_unique<PlainAnswer>(tokenizer_, std::nullopt);
+}
+
 std::vector<int64_t> ModelText::stop_tokens(std::span<const int64_t> configured) const {
   std::vector<int64_t> stops(configured.begin(), configured.end());
   if (!tokenizer_) return stops;

@@ -53,6 +53,9 @@ class ModelText {
   // CALL_PREFIX0, CALL_PREFIX1 ...
   std::unique_ptr<AnswerStream> answer(const RenderedPrompt& prompt, std::string call_prefix = "call_") const;
 
+  // What follows a text that is no conversation: content only.
+  std::unique_ptr<AnswerStream> plain_answer() const;
+
   // Ids at which generation stops: `configured` and those that end a turn or a text by the tokenizer's account.
   std::vector<int64_t> stop_tokens(std::span<const int64_t> configured) const;
 

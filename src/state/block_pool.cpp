@@ -23,6 +23,7 @@ RawBlockPool::RawBlockPool(int64_t block_bytes, int64_t count)
 
 std::optional<uint32_t> RawBlockPool::acquire() {
   if (free_.empty()) return std::nullopt;
+  if (refuse_after_ >= 0 && refuse_after_-- == 0) return std::nullopt;
   const uint32_t id = free_.back();
   free_.pop_back();
   references_[id] = 1;

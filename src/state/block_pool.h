@@ -31,6 +31,9 @@ class RawBlockPool {
 
   // Fills released blocks with NaN patterns, so that a read of a block that nobody wrote shows (tests).
   void poison_released(bool on) { poison_ = on; }
+  // acquire() finds nothing once, after so many calls that are served as always (tests).
+  void refuse_after(int64_t calls) { refuse_after_ = calls; }
+  bool refusal_pending() const { return refuse_after_ >= 0; }
   // Makes a block read-only or writable again; Error when the system refuses.
   void protect(uint32_t id, bool read_only);
 
@@ -41,6 +44,7 @@ class RawBlockPool {
   std::vector<uint32_t> references_;
   std::vector<uint32_t> free_;  // taken from the back
   bool poison_ = false;
+  int64_t refuse_after_ = -1;  // -1: never
 };
 
 // A counted reference to a block; copies share it.

@@ -24,6 +24,7 @@ StatePools::StatePools(const StateLayout& layout, const Limits& limits)
     pages_.push_back(std::make_unique<RawBlockPool>(group.page_bytes, count));
     page_views_.push_back(pages_.back()->view());
     windows_.push_back(group.window);
+    has_windows_ = has_windows_ || group.window > 0;
   }
 }
 
@@ -55,7 +56,10 @@ bool SequenceState::take_pages(int group, int64_t chunk) {
   const bool present = chunk < static_cast<int64_t>(refs.size()) && refs[static_cast<size_t>(chunk)];
   if (present && !refs[static_cast<size_t>(chunk)].shared()) return true;
   std::optional<PageRef> page = acquire_block<PageId>(pool);
-  if (!page) return false;
+  if (!page) {
+    pools_.short_of_ = group;
+    return false;
+  }
   if (present) {
     const PoolView view = pool.view();
     std::memcpy(view.block(page->id()), view.block(refs[static_cast<size_t>(chunk)].id()),
@@ -84,10 +88,14 @@ bool SequenceState::prepare(int32_t rows) {
     const int64_t last_boundary = floor16(end - 1);
     for (int64_t position = anchor_position() + kPagePositions; position <= last_boundary && ok;
          position += kPagePositions) {
-      if (position != last_boundary && !on_backbone(position)) continue;
+      const bool wanted = std::ranges::find(wanted_anchors_, position) != wanted_anchors_.end();
+      if (position != last_boundary && !on_backbone(position) && !wanted) continue;
       std::optional<AnchorRef> slot = acquire_block<SlotId>(pools_.anchors());
       ok = slot.has_value();
-      if (!ok) break;
+      if (!ok) {
+        pools_.short_of_ = -1;
+        break;
+      }
       pending_writes_.push_back({position, slot->id()});
       pending_.push_back({position, std::move(*slot)});
     }
@@ -116,6 +124,7 @@ void SequenceState::commit() {
   for (Anchor& anchor : pending_) anchors_.push_back(std::move(anchor));
   pending_.clear();
   pending_writes_.clear();
+  std::erase_if(wanted_anchors_, [&](int64_t position) { return position < length_; });
 }
 
 void SequenceState::abandon() {
@@ -219,6 +228,104 @@ int64_t SequenceState::resume_with_journal(int64_t position) {
   const bool journal_has_rows =
       position - anchor <= kPagePositions && chunk < journal.size() && journal[chunk] != kNoPage;
   return journal_has_rows ? position : anchor;
+}
+
+void SequenceState::reserve(int64_t tokens) {
+  const auto chunks = static_cast<size_t>(chunk_of(tokens) + 2);
+  for (std::vector<PageRef>& group : pages_) group.reserve(chunks);
+  for (std::vector<PageId>& group : page_ids_) group.reserve(chunks);
+  anchors_.reserve(8);
+  pending_.reserve(8);
+  pending_writes_.reserve(8);
+}
+
+PageRef SequenceState::page(int group, int64_t chunk) const {
+  assert((chunk + 1) * kPagePositions <= length_);
+  return pages_[static_cast<size_t>(group)][static_cast<size_t>(chunk)];
+}
+
+bool SequenceState::capture(int64_t position, RestorePoint& point) const {
+  assert(position % kPagePositions == 0 && position <= length_);
+  point.position = position;
+  point.anchor = AnchorRef();
+  if (pools_.has_linear_layers() && position > 0) {
+    const auto anchor = std::ranges::find(anchors_, position, &Anchor::position);
+    if (anchor == anchors_.end()) return false;
+    point.anchor = anchor->block;
+  }
+  point.windows.resize(pages_.size());
+  for (int group = 0; group < pools_.groups(); ++group) {
+    std::vector<PageRef>& window = point.windows[static_cast<size_t>(group)];
+    window.clear();
+    const int64_t end = chunk_of(position);
+    for (int64_t chunk = end - pools_.window_chunks(group, position); chunk < end; ++chunk) {
+      const PageRef& page = pages_[static_cast<size_t>(group)][static_cast<size_t>(chunk)];
+      if (!page) return false;
+      window.push_back(page);
+    }
+  }
+  return true;
+}
+
+void SequenceState::adopt(int64_t position, std::vector<std::vector<PageRef>> pages, const RestorePoint& point) {
+  assert(length_ == 0 && prepared_ == 0 && position % kPagePositions == 0);
+  const int64_t chunks = chunk_of(position);
+  for (int group = 0; group < pools_.groups(); ++group) {
+    const auto g = static_cast<size_t>(group);
+    if (pools_.kept_forever(group)) {
+      for (int64_t chunk = 0; chunk < chunks; ++chunk)
+        set_page(group, chunk, std::move(pages[g][static_cast<size_t>(chunk)]));
+    } else if (pools_.window(group) > 0) {
+      int64_t chunk = chunks - static_cast<int64_t>(point.windows[g].size());
+      first_open_chunk_[g] = chunk;
+      if (chunks > 0) set_page(group, chunks - 1, PageRef());
+      for (const PageRef& page : point.windows[g]) set_page(group, chunk++, page);
+    }
+  }
+  if (point.anchor) anchors_.push_back({position, point.anchor});
+  first_journal_chunk_ = chunks;
+  length_ = position;
+}
+
+bool RestorePoint::frees_page(int group) const {
+  if (static_cast<size_t>(group) >= windows.size()) return false;
+  return std::ranges::any_of(windows[static_cast<size_t>(group)], [](const PageRef& page) { return !page.shared(); });
+}
+
+bool RestorePoint::take(StatePools& pools, int group) {
+  if (group < 0) {
+    std::optional<AnchorRef> block = acquire_block<SlotId>(pools.anchors());
+    if (!block) return false;
+    anchor = std::move(*block);
+    return true;
+  }
+  windows.resize(static_cast<size_t>(pools.groups()));
+  std::optional<PageRef> page = acquire_block<PageId>(pools.pages(group));
+  if (!page) return false;
+  windows[static_cast<size_t>(group)].push_back(std::move(*page));
+  return true;
+}
+
+int64_t StatePools::window_chunks(int group, int64_t position) const {
+  if (window(group) == 0) return 0;
+  return chunk_of(position) - chunk_of(std::max<int64_t>(position - window(group) + 1, 0));
+}
+
+int64_t StatePools::kept_bytes_per_token() const {
+  int64_t bytes = 0;
+  for (int group = 0; group < groups(); ++group) {
+    if (kept_forever(group)) bytes += pages_[static_cast<size_t>(group)]->block_bytes() / kPagePositions;
+  }
+  return bytes;
+}
+
+int64_t StatePools::restore_point_bytes() const {
+  int64_t bytes = anchors_.block_bytes();
+  for (int group = 0; group < groups(); ++group) {
+    if (window(group) == 0) continue;
+    bytes += (window(group) + kPagePositions - 1) / kPagePositions * pages_[static_cast<size_t>(group)]->block_bytes();
+  }
+  return bytes;
 }
 
 std::vector<SlotId> SequenceState::anchor_slots() const {

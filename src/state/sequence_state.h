@@ -37,14 +37,44 @@ class StatePools {
   int journal_group() const { return journal_group_; }
   int64_t window(int group) const { return windows_[static_cast<size_t>(group)]; }  // 0: none
   std::span<const PoolView> page_views() const { return page_views_; }
+  bool kept_forever(int group) const { return group != journal_group_ && window(group) == 0; }
+  // Must there be more than pages kept forever, to resume at a multiple of 16?
+  bool needs_restore_points() const { return has_linear_layers_ || has_windows_; }
+  // Pages of a window's group that rows from `position` (a multiple of 16) see; 0 for other groups.
+  int64_t window_chunks(int group, int64_t position) const;
+  int64_t kept_bytes_per_token() const;
+  int64_t restore_point_bytes() const;  // at most
+  // The pool that SequenceState::prepare found empty last: a page group, or -1 for anchors.
+  int short_of() const { return short_of_; }
 
  private:
   std::vector<std::unique_ptr<RawBlockPool>> pages_;
   std::vector<PoolView> page_views_;
   std::vector<int64_t> windows_;  // by group
   RawBlockPool anchors_;
+  friend class SequenceState;
   int journal_group_ = -1;
+  int short_of_ = -1;
   bool has_linear_layers_ = false;
+  bool has_windows_ = false;
+};
+
+// What a sequence needs, beyond the pages that are kept forever, to start at a multiple of 16: shared, immutable.
+struct RestorePoint {
+  int64_t position = 0;
+  AnchorRef anchor;                           // empty: no linear layers, or position 0
+  std::vector<std::vector<PageRef>> windows;  // by group, of windows: the pages that rows from there see, ascending
+
+  // Gives the blocks back and keeps the memory of the lists.
+  void clear() {
+    position = 0;
+    anchor = AnchorRef();
+    for (std::vector<PageRef>& window : windows) window.clear();
+  }
+  bool anchor_shared() const { return !anchor || anchor.shared(); }  // giving it back would free nothing
+  bool frees_page(int group) const;
+  // Takes a new block: the anchor (-1) or one more page of a window's group. False when the pool has none.
+  bool take(StatePools& pools, int group);
 };
 
 class SequenceState {
@@ -54,6 +84,7 @@ class SequenceState {
   SequenceState(StatePools& pools, int64_t anchor_spacing);
 
   int64_t length() const { return length_; }
+  void reserve(int64_t tokens);  // memory for the tables
 
   // Takes the blocks that the rows [length, length + rows) need. False, and nothing changed, when the pools are short.
   bool prepare(int32_t rows);
@@ -69,6 +100,22 @@ class SequenceState {
   // still has its rows and the windows their pages (at or above the last accepted position: always), else that of the
   // deepest anchor or backbone position below where all is at hand; the caller computes the rows between again.
   int64_t rollback(int64_t position);
+
+  // Writes an anchor at this position, a multiple of 16, when the rows across it are computed.
+  void want_anchor(int64_t position) { wanted_anchors_.push_back(position); }
+  // Drops those wishes; false when there were none.
+  bool forget_wanted_anchors() {
+    const bool any = !wanted_anchors_.empty();
+    wanted_anchors_.clear();
+    return any;
+  }
+  // The page of a sealed chunk.
+  PageRef page(int group, int64_t chunk) const;
+  // What is needed to resume at `position`, a multiple of 16 up to length(): false when the anchor there or a page of a
+  // window is not held. After commit and before accept everything that the step passed is.
+  bool capture(int64_t position, RestorePoint& point) const;
+  // An empty state becomes one of `position` rows: pages of the groups kept forever, by group and chunk, and the rest.
+  void adopt(int64_t position, std::vector<std::vector<PageRef>> pages, const RestorePoint& point);
 
   // Position of the anchor the next row starts from (0: none).
   int64_t anchor_position() const { return anchors_.empty() ? 0 : anchors_.back().position; }
@@ -98,6 +145,7 @@ class SequenceState {
   std::vector<Anchor> anchors_;                // ascending positions
   std::vector<Anchor> pending_;                // to be written by the prepared span, ascending
   std::vector<AnchorWrite> pending_writes_;
+  std::vector<int64_t> wanted_anchors_;
   int64_t first_journal_chunk_ = 0;        // below it the journal table is empty
   std::vector<int64_t> first_open_chunk_;  // by group: below it a window's table has pages of the backbone only
 };

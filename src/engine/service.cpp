@@ -1,0 +1,175 @@
+#include "engine/service.h"
+
+#include "base/error.h"
+
+namespace weir {
+
+Service::Service(Engine& engine, const Options& options, BlockStore* store)
+    : engine_(engine),
+      options_(options),
+      trace_(options.trace_steps),
+      scheduler_(engine, options.scheduler, *this, store, &trace_) {
+  take_snapshot();
+  thread_ = std::thread([this] { run(); });
+}
+
+Service::~Service() { stop(); }
+
+std::string Service::submit(Request request, std::shared_ptr<TokenStream> stream, RequestId& id) {
+  if (std::string why = scheduler_.refusal(request); !why.empty()) return why;
+  const std::lock_guard lock(mutex_);
+  if (!alive_) return "the engine has stopped after an error";
+  if (stopping_ || draining_) return "the server is shutting down";
+  id = next_id_++;
+  commands_.push_back(
+      {.kind = Command::Kind::kSubmit, .id = id, .request = std::move(request), .stream = std::move(stream)});
+  idle_ = false;
+  wake_.notify_one();
+  return {};
+}
+
+void Service::cancel(RequestId id) {
+  const std::lock_guard lock(mutex_);
+  commands_.push_back({.kind = Command::Kind::kCancel, .id = id});
+  wake_.notify_one();
+}
+
+void Service::between_steps(const std::function<void(Scheduler&)>& work) {
+  std::unique_lock lock(mutex_);
+  if (!alive_ || stopping_) return;
+  bool called = false;
+  commands_.push_back({.kind = Command::Kind::kCall, .call = work, .called = &called});
+  wake_.notify_one();
+  done_.wait(lock, [&] { return called || !alive_; });
+}
+
+void Service::drain() {
+  std::unique_lock lock(mutex_);
+  draining_ = true;
+  done_.wait(lock, [&] { return (idle_ && commands_.empty()) || !alive_; });
+}
+
+void Service::stop() {
+  {
+    const std::lock_guard lock(mutex_);
+    stopping_ = true;
+    wake_.notify_one();
+  }
+  if (thread_.joinable()) thread_.join();
+}
+
+Service::Snapshot Service::snapshot() const {
+  const std::lock_guard lock(mutex_);
+  return snapshot_;
+}
+
+std::string Service::trace() {
+  std::string lines;
+  between_steps([&](Scheduler&) { lines = trace_.dump(); });
+  return lines;
+}
+
+void Service::take_snapshot() {
+  const std::lock_guard lock(mutex_);
+  StatePools& pools = engine_.pools();
+  snapshot_.scheduler = scheduler_.counters();
+  snapshot_.cache = scheduler_.cache().counters();
+  snapshot_.waiting = scheduler_.waiting();
+  snapshot_.running = scheduler_.running();
+  snapshot_.cached_chunks = scheduler_.cache().node_count();
+  snapshot_.restore_points = scheduler_.cache().point_count();
+  snapshot_.pages.resize(static_cast<size_t>(pools.groups()));
+  snapshot_.free_pages.resize(static_cast<size_t>(pools.groups()));
+  for (int group = 0; group < pools.groups(); ++group) {
+    snapshot_.pages[static_cast<size_t>(group)] = pools.pages(group).count();
+    snapshot_.free_pages[static_cast<size_t>(group)] = pools.pages(group).free_count();
+  }
+  snapshot_.anchors = pools.anchors().count();
+  snapshot_.free_anchors = pools.anchors().free_count();
+}
+
+void Service::on_token(RequestId id, const SampledToken& token) {
+  if (const auto stream = streams_.find(id); stream != streams_.end()) stream->second->on_token(token);
+}
+
+void Service::on_end(RequestId id, const RequestEnd& end) {
+  const auto found = streams_.find(id);
+  if (found == streams_.end()) return;
+  const std::shared_ptr<TokenStream> stream = std::move(found->second);
+  streams_.erase(found);
+  stream->on_end(end);
+}
+
+void Service::end_all(const RequestEnd& end) {
+  for (auto& [id, stream] : std::exchange(streams_, {})) stream->on_end(end);
+}
+
+// False when the service stops.
+bool Service::take_commands() {
+  {
+    std::unique_lock lock(mutex_);
+    if (scheduler_.idle() && commands_.empty()) {
+      idle_ = true;
+      done_.notify_all();
+    }
+    wake_.wait(lock, [&] { return stopping_ || !commands_.empty() || !scheduler_.idle(); });
+    if (stopping_) return false;
+    std::swap(commands_, taken_);
+  }
+  bool called = false;
+  for (Command& command : taken_) {
+    switch (command.kind) {
+      case Command::Kind::kSubmit: {
+        streams_.emplace(command.id, std::move(command.stream));
+        const std::string why = scheduler_.submit(command.id, std::move(command.request));
+        if (!why.empty()) on_end(command.id, {.reason = FinishReason::kError, .error = why});
+        break;
+      }
+      case Command::Kind::kCancel:
+        scheduler_.cancel(command.id);
+        break;
+      case Command::Kind::kCall: {
+        command.call(scheduler_);
+        const std::lock_guard lock(mutex_);
+        *command.called = called = true;
+        break;
+      }
+    }
+  }
+  taken_.clear();
+  if (called) done_.notify_all();
+  return true;
+}
+
+void Service::run() noexcept {
+  std::string error;
+  try {
+    while (take_commands()) {
+      scheduler_.step();
+      take_snapshot();
+    }
+  } catch (const std::exception& e) {
+    error = e.what();
+  } catch (...) {
+    error = "unknown error";
+  }
+  const bool failed = !error.empty();
+  std::vector<Command> left;
+  {
+    const std::lock_guard lock(mutex_);
+    if (failed) alive_ = false;
+    std::swap(left, commands_);
+    for (const Command& command : left) {
+      if (command.kind == Command::Kind::kCall) *command.called = true;
+    }
+  }
+  for (Command& command : left) {
+    if (command.kind == Command::Kind::kSubmit) streams_.emplace(command.id, std::move(command.stream));
+  }
+  end_all(failed ? RequestEnd{.reason = FinishReason::kError, .error = error}
+                 : RequestEnd{.reason = FinishReason::kCancelled});
+  done_.notify_all();
+  if (failed && options_.died) options_.died(error);
+}
+
+}  // namespace weir

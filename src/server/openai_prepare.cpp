@@ -1,0 +1,96 @@
+#include <algorithm>
+
+#include "server/openai.h"
+
+namespace weir::openai {
+namespace {
+
+// Tokens to generate, or a Refusal with both numbers.
+int64_t room_after(int64_t prompt, const Body& body, const Served& served) {
+  const std::string field = body.endpoint == Endpoint::kChat ? "messages" : "prompt";
+  const int64_t room = std::min(served.context, served.tokens) - prompt;
+  if (prompt + body.max_tokens.value_or(1) > served.context) {
+    throw Refusal(concat("the prompt has ", prompt, " tokens",
+                         body.max_tokens ? concat(" and max_tokens asks for ", *body.max_tokens, " more")
+                                         : std::string(", and the answer needs one more at least"),
+                         "; the model's context is ", served.context),
+                  field, "context_length_exceeded");
+  }
+  if (body.max_tokens) return *body.max_tokens;  // too many for the pages: the engine's refusal says so
+  if (room < 1) {
+    throw Refusal(concat("the prompt has ", prompt, " tokens, and there are pages for ", served.tokens), field,
+                  "context_length_exceeded");
+  }
+  return body.endpoint == Endpoint::kChat ? room : std::min(room, kDefaultTokens);
+}
+
+// As `prompt`, with its ids in `ids`.
+Job::Prompt words(const Body& body, size_t index, const Served& served, std::vector<int32_t>& ids) {
+  Job::Prompt out;
+  if (body.endpoint == Endpoint::kChat) {
+    out.rendered = served.text->render(body.chat);
+    ids = served.text->encode(out.rendered);
+    return out;
+  }
+  if (const auto* text = std::get_if<std::string>(&body.prompts[index])) {
+    ids = served.text->encode_raw(*text);
+    if (body.echo) out.text = *text;
+  } else {
+    ids = std::get<std::vector<int32_t>>(body.prompts[index]);
+    if (body.echo) out.text = served.text->tokenizer().decode(ids, true);
+  }
+  return out;
+}
+
+void add_prompt(Job& job, size_t index, const Served& served) {
+  const Body& body = job.body;
+  Request request;
+  Job::Prompt prompt = words(body, index, served, request.prompt);
+  prompt.tokens = static_cast<int64_t>(request.prompt.size());
+  const std::string field = body.endpoint == Endpoint::kChat ? "messages" : "prompt";
+  if (request.prompt.empty()) throw Refusal(concat(field, ": expected at least one token, found none"), field);
+  for (const int32_t id : request.prompt) {
+    if (id < 0 || id >= served.vocab) {
+      throw Refusal(concat(field, ": expected token ids below ", served.vocab, ", found ", id), field);
+    }
+  }
+  request.max_tokens = room_after(prompt.tokens, body, served);
+  request.sampling = body.sampling;
+  request.stop_tokens = body.stop_token_ids;
+  if (!body.ignore_eos) {
+    for (const int64_t id : served.text->stop_tokens(served.stop_tokens)) {
+      if (id >= 0 && id < served.vocab) request.stop_tokens.push_back(static_cast<int32_t>(id));
+    }
+  }
+  validate(request.sampling, served.vocab);
+  job.prompts.push_back(std::move(prompt));
+  for (int64_t i = 0; i < body.n; ++i) {
+    job.requests.push_back(request);
+    job.requests.back().sampling.seed += static_cast<uint64_t>(i);
+  }
+}
+
+}  // namespace
+
+Job prepare(Body body, const Served& served) {
+  Job job{.body = std::move(body)};
+  try {
+    const size_t prompts = job.body.endpoint == Endpoint::kChat ? 1 : job.body.prompts.size();
+    for (size_t i = 0; i < prompts; ++i) add_prompt(job, i, served);
+  } catch (const Error& error) {
+    throw Refusal::of(error);
+  }
+  return job;
+}
+
+Answer answer_of(const Job& job, size_t index, const Served& served, std::string call_prefix) {
+  const Body& body = job.body;
+  const Job::Prompt& prompt = job.prompts[index / static_cast<size_t>(body.n)];
+  std::unique_ptr<AnswerStream> stream = body.endpoint == Endpoint::kChat
+                                             ? served.text->answer(prompt.rendered, std::move(call_prefix))
+                                             : served.text->plain_answer();
+  return Answer(std::move(stream),
+                {.stop = body.stop, .min_tokens = body.sampling.min_tokens, .logprobs = body.logprobs()});
+}
+
+}  // namespace weir::openai

@@ -1,0 +1,217 @@
+// Bodies to requests and answers to responses, with golden answers in Kimi K3's markup (text/chat_k3.json).
+#include "server/openai.h"
+
+#include <gtest/gtest.h>
+
+#include <boost/json.hpp>
+
+#include "formats/json.h"
+
+namespace weir::openai {
+namespace {
+
+namespace json = boost::json;
+
+const std::string kFolder = WEIR_FIXTURES "/kimi_k3/text";
+
+const ModelText& text() {
+  static const ModelText model_text = ModelText::open(kFolder);
+  return model_text;
+}
+const Served& served() {
+  static const Served instance{.text = &text(),
+                               .name = "k3",
+                               .fingerprint = "weir-test",
+                               .vocab = text().tokenizer().vocab_size(),
+                               .context = 4096,
+                               .tokens = 2048,
+                               .stop_tokens = {7}};
+  return instance;
+}
+
+Body parse_chat(json::object more) {
+  more["messages"] = {{{"role", "user"}, {"content", "Hi"}}};
+  return parse_body(Endpoint::kChat, std::move(more));
+}
+
+// The answer of these ids, of which the last one ended the request.
+Answer answered(const Job& job, std::span<const int32_t> ids, bool stopped = true) {
+  Answer answer = answer_of(job, 0, served(), "call_");
+  std::vector<ChatEvent> events;
+  const size_t tokens = ids.size() - (stopped ? 1 : 0);
+  for (size_t i = 0; i < tokens; ++i) answer.push({.id = ids[i], .logprob = -0.5f}, events);
+  RequestEnd end{.reason = stopped ? FinishReason::kStop : FinishReason::kLength,
+                 .stop_token = stopped ? ids.back() : -1};
+  end.usage = {.prompt_tokens = 9, .cached_tokens = 4, .generated_tokens = static_cast<int64_t>(ids.size())};
+  answer.end(end, events);
+  EXPECT_EQ(events.back().kind, ChatEvent::Kind::kEnd);
+  EXPECT_EQ(events.back().text, answer.message().finish_reason);
+  // What was shown on the way is the answer.
+  std::string reasoning, content;
+  for (const ChatEvent& event : events) {
+    if (event.kind == ChatEvent::Kind::kReasoning) reasoning += event.text;
+    if (event.kind == ChatEvent::Kind::kContent) content += event.text;
+  }
+  EXPECT_EQ(reasoning, answer.message().reasoning);
+  EXPECT_EQ(content, answer.message().content);
+  return answer;
+}
+
+TEST(OpenAiTest, AnswersInMarkupBecomeMessages) {
+  int with_calls = 0, with_reasoning = 0, compared = 0;
+  const json::value cases = read_json_file(kFolder + "/chat_k3.json");
+  for (const json::value& c : cases.at("parse").as_array()) {
+    SCOPED_TRACE(std::string(c.at("name").as_string()));
+    const json::object& parsed = c.at("parsed").as_object();
+    const Job job = prepare(
+        parse_chat({{"chat_template_kwargs", {{"thinking", c.at("start") == "think"}}}, {"logprobs", true}}), served());
+    std::vector<int32_t> ids;
+    for (const json::value& id : c.at("ids").as_array()) ids.push_back(id.to_number<int32_t>());
+    if (ids.empty()) continue;
+    const bool stopped = text().tokenizer().id_of("<|end_of_msg|>") == ids.back();
+    const Answer answer = answered(job, ids, stopped);
+    const json::object out = response(job, {&answer, 1}, served(), {.id = "chatcmpl-1", .created = 5});
+    const json::object& choice = out.at("choices").at(0).as_object();
+    const json::object& message = choice.at("message").as_object();
+    const json::array& calls = parsed.at("tool_calls").as_array();
+    ASSERT_EQ(message.contains("tool_calls"), !calls.empty());
+    if (calls.empty()) {
+      EXPECT_EQ(message.at("content").as_string(),
+                parsed.at("content").is_null() ? "" : parsed.at("content").as_string());
+    } else {
+      ++with_calls;
+      const json::array& given = message.at("tool_calls").as_array();
+      ASSERT_EQ(given.size(), calls.size());
+      for (size_t i = 0; i < given.size(); ++i) {
+        EXPECT_EQ(given[i].at("type"), "function");
+        EXPECT_TRUE(given[i].at("id").as_string().starts_with("call_"));
+        EXPECT_TRUE(given[i].at("function").at("arguments").is_string());
+      }
+      EXPECT_EQ(choice.at("finish_reason"), stopped ? "tool_calls" : "length");
+    }
+    const bool reasons = !parsed.at("reasoning").is_null() && !parsed.at("reasoning").as_string().empty();
+    ASSERT_EQ(message.contains("reasoning_content"), reasons);
+    const int64_t reasoning_tokens =
+        out.at("usage").at("completion_tokens_details").at("reasoning_tokens").to_number<int64_t>();
+    if (reasons) {
+      ++with_reasoning;
+      EXPECT_EQ(message.at("reasoning_content"), parsed.at("reasoning"));
+      EXPECT_GT(reasoning_tokens, 0);
+      EXPECT_LE(reasoning_tokens, static_cast<int64_t>(ids.size()));
+    } else {
+      EXPECT_EQ(reasoning_tokens, 0);
+    }
+    EXPECT_EQ(choice.at("logprobs").at("content").as_array().size(), ids.size() - (stopped ? 1 : 0));
+    ++compared;
+  }
+  EXPECT_GT(compared, 5);
+  EXPECT_GT(with_calls, 1);
+  EXPECT_GT(with_reasoning, 1);
+}
+
+TEST(OpenAiTest, ResponsesCarryUsageAndTimings) {
+  const Job job = prepare(parse_chat({}), served());
+  const Answer answer = answered(job, std::vector<int32_t>{39, 72}, false);
+  const json::object out = response(job, {&answer, 1}, served(), {.id = "chatcmpl-1", .created = 5});
+  EXPECT_EQ(out.at("id"), "chatcmpl-1");
+  EXPECT_EQ(out.at("created"), 5);
+  EXPECT_EQ(out.at("model"), "k3");
+  EXPECT_EQ(out.at("system_fingerprint"), "weir-test");
+  const auto prompt = static_cast<int64_t>(job.prompts[0].tokens);
+  EXPECT_EQ(out.at("usage").at("prompt_tokens"), prompt);
+  EXPECT_EQ(out.at("usage").at("total_tokens"), prompt + 2);
+  EXPECT_EQ(out.at("usage").at("prompt_tokens_details").at("cached_tokens"), 4);
+  EXPECT_EQ(out.at("timings").at("cached_n"), 4);
+  EXPECT_EQ(out.at("timings").at("predicted_n"), 2);
+  EXPECT_EQ(out.at("choices").at(0).at("finish_reason"), "length");
+  EXPECT_TRUE(out.at("choices").at(0).at("logprobs").is_null());
+}
+
+TEST(OpenAiTest, FieldsReachTheRequest) {
+  Body body = parse_chat({{"max_tokens", 5},
+                          {"max_completion_tokens", 7},
+                          {"temperature", 0.5},
+                          {"top_p", 0.9},
+                          {"top_k", 40},
+                          {"min_p", 0.1},
+                          {"presence_penalty", 1},
+                          {"frequency_penalty", -1},
+                          {"repetition_penalty", 1.5},
+                          {"logit_bias", {{"5", -100}}},
+                          {"seed", uint64_t{18446744073709551615u}},
+                          {"n", 2},
+                          {"stop", {"a", "b"}},
+                          {"min_tokens", 3},
+                          {"stop_token_ids", {11}},
+                          {"logprobs", true},
+                          {"top_logprobs", 4},
+                          {"stream", true},
+                          {"stream_options", {{"include_usage", true}}}});
+  EXPECT_EQ(body.stop, (std::vector<std::string>{"a", "b"}));
+  EXPECT_TRUE(body.stream && body.include_usage);
+  const Job job = prepare(std::move(body), served());
+  ASSERT_EQ(job.requests.size(), 2u);
+  const Request& request = job.requests[0];
+  EXPECT_EQ(request.max_tokens, 7);
+  const SamplingOptions& s = request.sampling;
+  EXPECT_EQ(s.temperature, 0.5f);
+  EXPECT_EQ(s.top_p, 0.9f);
+  EXPECT_EQ(s.top_k, 40);
+  EXPECT_EQ(s.min_p, 0.1f);
+  EXPECT_EQ(s.presence_penalty, 1);
+  EXPECT_EQ(s.frequency_penalty, -1);
+  EXPECT_EQ(s.repetition_penalty, 1.5f);
+  EXPECT_EQ(s.logit_bias, (std::vector<std::pair<int32_t, float>>{{5, -100.f}}));
+  EXPECT_EQ(s.seed, 18446744073709551615u);
+  EXPECT_EQ(job.requests[1].sampling.seed, 0u);
+  EXPECT_EQ(s.min_tokens, 3);
+  EXPECT_EQ(s.top_logprobs, 4);
+  for (const int32_t id : {11, 7, *text().tokenizer().id_of("<|end_of_msg|>")}) {
+    EXPECT_NE(std::ranges::find(request.stop_tokens, id), request.stop_tokens.end()) << id;
+  }
+  EXPECT_TRUE(prepare(parse_chat({{"ignore_eos", true}}), served()).requests[0].stop_tokens.empty());
+}
+
+TEST(OpenAiTest, WhatIsLeftOutHasTheDefaults) {
+  SamplingOptions defaults;
+  defaults.temperature = 0.25f;
+  defaults.seed = 9;
+  const Body body = parse_body(Endpoint::kCompletions, {{"prompt", "Hi"}, {"temperature", nullptr}}, defaults);
+  EXPECT_EQ(body.sampling.temperature, 0.25f);
+  EXPECT_EQ(body.sampling.seed, 9u);
+  EXPECT_EQ(prepare(body, served()).requests[0].max_tokens, kDefaultTokens);
+  const Job job = prepare(parse_chat({}), served());
+  EXPECT_EQ(job.requests[0].max_tokens, 2048 - job.prompts[0].tokens);
+}
+
+TEST(OpenAiTest, EffortReachesTheMarkup) {
+  const auto rendered = [](json::object more) {
+    return prepare(parse_chat(std::move(more)), served()).prompts[0].rendered.text;
+  };
+  EXPECT_NE(rendered({{"reasoning_effort", "low"}}).find("thinking_effort=low"), std::string::npos);
+  EXPECT_NE(rendered({{"reasoning_effort", "xhigh"}}).find("thinking_effort=max"), std::string::npos);
+  EXPECT_EQ(rendered({{"reasoning_effort", "medium"}}), rendered({}));
+  EXPECT_TRUE(rendered({{"reasoning_effort", "none"}}).ends_with("<|open|>response<|sep|>"));
+  EXPECT_EQ(rendered({{"options", {{"thinking", false}}}}), rendered({})) << "not a field of the API";
+  const Body body = parse_body(Endpoint::kChat, {{"messages", {{{"role", "developer"}, {"content", "Be brief."}}}}});
+  EXPECT_EQ(body.chat.messages.at(0).role, "system");
+}
+
+TEST(OpenAiTest, RefusalsAreErrorObjects) {
+  try {
+    parse_chat({{"temperature", "hot"}});
+    FAIL();
+  } catch (const Refusal& refusal) {
+    EXPECT_EQ(refusal.status(), 400);
+    const json::object body = refusal.body();
+    const json::object& error = body.at("error").as_object();
+    EXPECT_EQ(error.at("param"), "temperature");
+    EXPECT_EQ(error.at("type"), "invalid_request_error");
+    EXPECT_TRUE(error.at("code").is_null());
+  }
+  EXPECT_EQ(Refusal("x", "", "", 500).body().at("error").at("type"), "server_error");
+  EXPECT_EQ(Refusal::of(Error("no field here")).body().at("error").at("param"), nullptr);
+}
+
+}  // namespace
+}  // namespace weir::openai
