@@ -189,6 +189,46 @@ TEST(DeepseekVariants, RefusesWhatItCannotHonourByName) {
   expect_refusal(kGlm, with("indexer_types", {"shared", "full", "full", "full"}), "indexer_types");
   expect_refusal(kGlm, with("indexer_types", {"full", "full"}), "indexer_types");
   expect_refusal(kGlm, with("layer_types", {"full_attention"}), "layer_types");
+  expect_refusal(kGlm, with("layer_types", {"indexed_attention"}), "4 entries");
+  expect_refusal(kGlm, with("layer_types", {"indexed_attention", "full_attention", "indexed_attention", "x"}),
+                 "layer_types[1]");
+  expect_refusal(kDeepseek, with("n_group", nullptr), "n_group");
+  expect_refusal(kDeepseek, with("topk_group", 5), "topk_group");
+  for (const char* key : {"routed_scaling_factor", "n_group", "topk_group", "n_shared_experts"}) {
+    expect_refusal(
+        kGlm, [=](ModelFiles& f) { f.config.erase(key); }, key);
+  }
+  const auto pattern = [](const char* key, const boost::json::value& value) {
+    return [=](ModelFiles& f) {
+      f.config.erase("indexer_types");
+      f.config["index_topk_freq"] = 3;
+      f.config[key] = value;
+    };
+  };
+  expect_refusal(kGlm, pattern("index_topk_pattern", "FSF"), "index_topk_pattern");
+  expect_refusal(kGlm, pattern("index_topk_pattern", "FXFF"), "index_topk_pattern");
+  expect_refusal(kGlm, pattern("index_topk_pattern", "SFFF"), "index_topk_pattern");
+  expect_refusal(kGlm, pattern("index_skip_topk_offset", 0), "index_skip_topk_offset");
+}
+
+TEST(DeepseekVariants, FieldsThatAreAbsentHaveTheFamilysDefaults) {
+  const std::vector<int32_t> ids = prompt(kDeepseek);
+  ModelFiles files = ModelFiles::read(fixture(kDeepseek));
+  files.config.erase("routed_scaling_factor");
+  files.config.erase("n_shared_experts");
+  EXPECT_TRUE(same_bits(logits_of(files, ids), logits_of(fixture(kDeepseek), ids)));
+  files.config.erase("n_group");
+  files.config.erase("topk_group");
+  TemporaryFolder folder;
+  files.write(folder.path());
+  const std::unique_ptr<Model> model = Model::load(folder.path());
+  const MoeFfn& moe = std::get<MoeFfn>(model->spec.layers.back().ffn);
+  EXPECT_EQ(moe.groups, 8);
+  EXPECT_EQ(moe.topk_group, 4);
+  EXPECT_EQ(moe.scaling_factor, 2.5f);
+  files = ModelFiles::read(fixture(kGlm));
+  files.config.erase("rms_norm_eps");
+  EXPECT_TRUE(same_bits(logits_of(files, ids), logits_of(fixture(kGlm), ids)));
 }
 
 // What is selected after an op of a layer.
@@ -228,6 +268,86 @@ TEST(GlmVariants, SharedLayersReuseTheLastSelection) {
   EXPECT_NE(tap.selections[1], tap.selections[2]);
   EXPECT_TRUE(same_bits(logits_of(files, ids), logits_of(files, ids, 5)));
   EXPECT_FALSE(same_bits(logits_of(files, ids), logits_of(fixture(kGlm), ids)));
+}
+
+std::vector<bool> shared_layers(const std::function<void(ModelFiles&)>& change, const std::vector<int>& without) {
+  ModelFiles files = ModelFiles::read(fixture(kGlm));
+  files.config.erase("indexer_types");
+  change(files);
+  for (const int layer : without) {
+    const std::string p = concat("model.layers.", layer, ".self_attn.indexer.");
+    EXPECT_EQ(std::erase_if(files.tensors, [&](const auto& t) { return t.first.starts_with(p); }), 5u);
+  }
+  TemporaryFolder folder;
+  files.write(folder.path());
+  const std::unique_ptr<Model> model = Model::load(folder.path());
+  std::vector<bool> shared;
+  for (const LayerSpec& layer : model->spec.layers) shared.push_back(std::get<MlaMixer>(layer.mixer).indexer->shared);
+  return shared;
+}
+
+TEST(GlmVariants, APatternOrAPeriodSaysWhichLayersShare) {
+  using Layers = std::vector<bool>;
+  EXPECT_EQ(shared_layers([](ModelFiles& f) { f.config["index_topk_pattern"] = "FSSF"; }, {1, 2}),
+            (Layers{false, true, true, false}));
+  EXPECT_EQ(shared_layers([](ModelFiles& f) { f.config["index_topk_freq"] = 2; }, {2}),
+            (Layers{false, false, true, false}));
+  const auto offset = [](ModelFiles& f) {
+    f.config["index_topk_freq"] = 2;
+    f.config["index_skip_topk_offset"] = 1;
+  };
+  EXPECT_EQ(shared_layers(offset, {1, 3}), (Layers{false, true, false, true}));
+  const auto one = [](ModelFiles& f) {
+    f.config["index_topk_freq"] = 0;
+    f.config["layer_types"] = boost::json::array(4, "deepseek_sparse_attention");
+  };
+  EXPECT_EQ(shared_layers(one, {}), (Layers(4, false)));
+}
+
+TEST(GlmVariants, MoreThanAllPositionsAreAllPositions) {
+  const auto top_k = [](const std::filesystem::path& path) {
+    const std::unique_ptr<Model> model = Model::load(path);
+    EXPECT_GT(model->spec.max_positions, 32);
+    return std::get<MlaMixer>(model->spec.layers[0].mixer).indexer->top_k - model->spec.max_positions;
+  };
+  ModelFiles files = ModelFiles::read(fixture(kGlm));
+  files.config["index_topk"] = 1 << 24;
+  TemporaryFolder folder;
+  files.write(folder.path());
+  EXPECT_EQ(top_k(folder.path()), 0);
+  GgufBytes file = read_gguf(fixture("gguf/glm_moe_dsa-bf16.gguf"));
+  file.set("glm-dsa.attention.indexer.top_k", weir::testing::gguf_u32(1 << 24));
+  write_gguf(file, folder.path() / "m.gguf");
+  EXPECT_EQ(top_k(folder.path() / "m.gguf"), 0);
+}
+
+TEST(GlmVariants, StepsThatWouldSelectTooMuchAreRefused) {
+  ModelFiles files = ModelFiles::read(fixture(kGlm));
+  files.config["index_topk"] = 1 << 24;
+  files.config["max_position_embeddings"] = 1 << 24;
+  TemporaryFolder folder;
+  files.write(folder.path());
+  const std::unique_ptr<Model> model = Model::load(folder.path());
+  try {
+    Engine engine(*model, exact_options(97, 97));
+    ADD_FAILURE() << "accepted";
+  } catch (const Error& e) {
+    EXPECT_NE(std::string(e.what()).find("index_topk"), std::string::npos) << e.what();
+  }
+}
+
+TEST(GlmVariants, IndexersThatAreNotFiniteAreRefused) {
+  for (const char* name : {"wq_b.weight", "wk.weight", "weights_proj.weight"}) {
+    for (const auto& [high, word] : {std::pair{0x7f, "NaN"}, std::pair{0xff, "infinity"}}) {
+      const auto spoil = [&](ModelFiles& f) {
+        std::vector<std::byte>& data = f.tensors.at(concat("model.layers.1.self_attn.indexer.", name)).data;
+        data[data.size() - 1] = static_cast<std::byte>(high);  // BF16
+        data[data.size() - 2] = static_cast<std::byte>(high == 0x7f ? 0xc0 : 0x80);
+      };
+      expect_refusal(kGlm, spoil, concat("layers.1.self_attn.indexer.", name));
+      expect_refusal(kGlm, spoil, word);
+    }
+  }
 }
 
 // With room for all positions the model is one without an indexer.

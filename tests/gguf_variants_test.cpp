@@ -192,6 +192,24 @@ TEST_F(GgufVariants, OlderKimiFilesWithOneKvMatrixGiveTheBitsOfTheFolder) {
   EXPECT_TRUE(same_bits(all_logits(engine, ids), logits_of(fixture("hf/kimi_linear"), ids)));
 }
 
+TEST_F(GgufVariants, OptionsThatSayNothingAreTaken) {
+  GgufBytes file = read_gguf(fixture("gguf/qwen3-bf16.gguf"));
+  const auto set = [&](const std::string& key, const std::string& value) { file.set("qwen3." + key, value); };
+  using weir::testing::gguf_f32;
+  set("attention.causal", weir::testing::gguf_bool(true));
+  set("expert_group_count", weir::testing::gguf_u32(1));
+  set("attention.sliding_window", weir::testing::gguf_u32(1 << 24));
+  for (const char* key : {"logit_scale", "residual_scale", "embedding_scale", "rope.scaling.attn_factor"}) {
+    set(key, gguf_f32(1));
+  }
+  for (const char* key : {"attn_logit_softcapping", "final_logit_softcapping", "attention.clamp_kqv",
+                          "attention.max_alibi_bias", "attention.scale"}) {
+    set(key, gguf_f32(0));
+  }
+  const std::vector<int32_t> ids = prompt("hf/qwen3");
+  EXPECT_TRUE(same_bits(logits_of(write(file), ids), logits_of(fixture("hf/qwen3"), ids)));
+}
+
 struct BadCase {
   const char* name;
   const char* model;
@@ -306,6 +324,69 @@ const std::vector<BadCase>& bad_cases() {
          t.data.resize(12);
        },
        {"blk.0."}},
+      {"PredictionHeadWithoutOne",
+       "deepseek_v3-bf16",
+       set("deepseek2.nextn_predict_layers", u32(1)),
+       {"deepseek2.nextn_predict_layers", "blk.3.nextn."}},
+      {"PredictionHeadWithoutOneGlm",
+       "glm_moe_dsa-bf16",
+       set("glm-dsa.nextn_predict_layers", u32(1)),
+       {"glm-dsa.nextn_predict_layers", "blk.3.nextn."}},
+      {"PredictionHeadWithoutOneQwen",
+       "qwen3_next-bf16",
+       set("qwen3next.nextn_predict_layers", u32(1)),
+       {"qwen3next.nextn_predict_layers", "blk.4.nextn."}},
+      {"AttentionFactorWithoutYarn",
+       kQwen3,
+       set("qwen3.rope.scaling.attn_factor", weir::testing::gguf_f32(0.5f)),
+       {"qwen3.rope.scaling.attn_factor", "yarn"}},
+      {"RampBackwards",
+       kQwen3,
+       [](GgufBytes& f) {
+         f.set("qwen3.rope.scaling.type", weir::testing::gguf_text("yarn"));
+         f.set("qwen3.rope.scaling.factor", weir::testing::gguf_f32(4));
+         f.set("qwen3.rope.scaling.yarn_beta_fast", weir::testing::gguf_f32(0.5f));
+       },
+       {"qwen3.rope.scaling.yarn_beta_fast", "yarn_beta_slow"}},
+      {"ExtrapolationWithoutYarn",
+       kQwen3,
+       set("qwen3.rope.scaling.yarn_ext_factor", weir::testing::gguf_f32(0.5f)),
+       {"qwen3.rope.scaling.yarn_ext_factor", "0.5"}},
+      {"YarnAttentionFactor",
+       kQwen3,
+       set("qwen3.rope.scaling.yarn_attn_factor", weir::testing::gguf_f32(0.5f)),
+       {"qwen3.rope.scaling.yarn_attn_factor", "0.5"}},
+      {"NotCausal", kLlama, set("llama.attention.causal", weir::testing::gguf_bool(false)), {"llama.attention.causal"}},
+      {"GroupsOfExperts",
+       "qwen3_moe-bf16",
+       set("qwen3moe.expert_group_count", u32(2)),
+       {"qwen3moe.expert_group_count", "2"}},
+      {"Softcap",
+       kLlama,
+       set("llama.attn_logit_softcapping", weir::testing::gguf_f32(50)),
+       {"llama.attn_logit_softcapping", "50"}},
+      {"SoftcapOfScoresInGemma",
+       "gemma3_text-bf16",
+       set("gemma3.attn_logit_softcapping", weir::testing::gguf_f32(50)),
+       {"gemma3.attn_logit_softcapping"}},
+      {"LogitScale", kLinear, set("kimi-linear.logit_scale", weir::testing::gguf_f32(0.5f)), {"logit_scale"}},
+      {"ResidualScale", kLlama, set("llama.residual_scale", weir::testing::gguf_f32(0.5f)), {"residual_scale"}},
+      {"EmbeddingScale",
+       "gpt_oss-mxfp4",
+       set("gpt-oss.embedding_scale", weir::testing::gguf_f32(12)),
+       {"gpt-oss.embedding_scale"}},
+      {"ClampedQkv", kLlama, set("llama.attention.clamp_kqv", weir::testing::gguf_f32(8)), {"attention.clamp_kqv"}},
+      {"Alibi", kLlama, set("llama.attention.max_alibi_bias", weir::testing::gguf_f32(8)), {"max_alibi_bias"}},
+      {"AttentionScale",
+       "deepseek_v3-bf16",
+       set("deepseek2.attention.scale", weir::testing::gguf_f32(0.5f)),
+       {"deepseek2.attention.scale"}},
+      {"AttentionScaleOfGemma",
+       "gemma4_text-bf16",
+       set("gemma4.attention.scale", weir::testing::gguf_f32(0.5f)),
+       {"gemma4.attention.scale", "0.5"}},
+      {"Window", kLlama, set("llama.attention.sliding_window", u32(16)), {"llama.attention.sliding_window", "16"}},
+      {"WindowOfExperts", "qwen3_moe-bf16", set("qwen3moe.attention.sliding_window", u32(16)), {"sliding_window"}},
       {"NotAGguf", kQwen3, [](GgufBytes& f) { f.magic = "PK\3\4"; }, {"not a GGUF file"}},
   };
   return cases;

@@ -5,6 +5,7 @@
 #include <boost/json/object.hpp>
 #include <boost/json/value.hpp>
 #include <cstdint>
+#include <initializer_list>
 #include <memory>
 #include <optional>
 #include <string>
@@ -57,6 +58,9 @@ class JsonObject {
 
   std::vector<int64_t> integers(std::string_view key, int64_t min, int64_t max) const;  // an array of integers
   std::vector<std::string> strings(std::string_view key) const;                         // an array of strings
+  // An array of `count` strings, each one of `allowed`.
+  std::vector<std::string> words(std::string_view key, int64_t count,
+                                 std::initializer_list<std::string_view> allowed) const;
   // An integer or an array of them (eos_token_id); empty when absent.
   std::vector<int64_t> integer_or_list(std::string_view key, int64_t min, int64_t max) const;
 

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -143,6 +144,20 @@ std::vector<std::string> JsonObject::strings(std::string_view key) const {
     }
     out.emplace_back(element.get_string());
   }
+  return out;
+}
+
+std::vector<std::string> JsonObject::words(std::string_view key, int64_t count,
+                                           std::initializer_list<std::string_view> allowed) const {
+  std::vector<std::string> out = strings(key);
+  for (size_t i = 0; i < out.size(); ++i) {
+    if (std::ranges::find(allowed, out[i]) != allowed.end()) continue;
+    std::string expected;
+    for (const std::string_view word : allowed) expected += concat(expected.empty() ? "'" : " or '", word, "'");
+    fail(file_, ": field ", field_path(concat(key, "[", i, "]")), ": expected ", expected, ", found string ",
+         printable(out[i]));
+  }
+  if (static_cast<int64_t>(out.size()) != count) fail_field(key, concat(count, " entries"));
   return out;
 }
 

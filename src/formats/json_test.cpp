@@ -132,6 +132,15 @@ TEST(JsonObject, gives_typed_fields) {
   EXPECT_EQ(o.string("s"), "text");
   EXPECT_EQ(o.integers("list", 1, 3), (std::vector<int64_t>{1, 2, 3}));
   EXPECT_EQ(o.strings("names"), (std::vector<std::string>{"a", "b"}));
+  EXPECT_EQ(o.words("names", 2, {"b", "a"}), (std::vector<std::string>{"a", "b"}));
+  EXPECT_EQ(error_of([&] {
+              o.words("names", 2, {"a", "c"});
+            }),
+            "c.json: field 'names[1]': expected 'a' or 'c', found string 'b'");
+  EXPECT_EQ(error_of([&] {
+              o.words("names", 3, {"a", "b"});
+            }),
+            "c.json: field 'names': expected 3 entries, found an array of 2");
   EXPECT_TRUE(o.integers("none", 0, 0).empty());
   EXPECT_EQ(o.integer_or_list("one", 0, 9), std::vector<int64_t>{7});
   EXPECT_EQ(o.integer_or_list("list", 0, 9), (std::vector<int64_t>{1, 2, 3}));

@@ -1,4 +1,5 @@
 // Multi-head latent attention in absorbed form.
+#include "base/error.h"
 #include "models/compiler.h"
 #include "ops/attention/attention.h"
 #include "ops/indexer/indexer.h"
@@ -11,10 +12,16 @@ namespace {
 
 constexpr const char* kSelected = "indexer.selected";  // [rows, top_k]; kept for the layers that share it
 constexpr const char* kCount = "indexer.count";
+constexpr int64_t kMaxSelected = int64_t{1} << 29;  // positions of all rows of a step: 2 GiB
 
 }  // namespace
 
 void Compiler::select(const std::string& name, const Indexer& indexer, Buffer low, Buffer x) {
+  const int64_t most = kMaxSelected / c_.options().max_rows;
+  if (indexer.top_k > most) {
+    fail("index_topk (attention.indexer.top_k): expected at most ", most, " in steps of ", c_.options().max_rows,
+         " rows, found ", indexer.top_k);
+  }
   const Buffer q = c_.buffer("indexer.q", indexer.heads * indexer.dim);
   const Buffer k = c_.buffer("indexer.k", indexer.dim);
   const Buffer weights = c_.buffer("indexer.weights", indexer.heads);

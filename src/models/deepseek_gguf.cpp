@@ -52,8 +52,10 @@ DeepseekConfig::DeepseekConfig(const GgufConfig& c) {
   if (mla.extra < 2 || mla.extra % 2 != 0) c.fail_key("rope.dimension_count", "an even number of at least 2");
   if (c.file().find("blk.0.attn_q.weight") != nullptr) mla.q_lora = 0;
   mla.bias = c.file().find("blk.0.attn_output.bias") != nullptr;
-  skipped_layers = c.integer_or("nextn_predict_layers", 0, 0, kMaxLayers);
-  layers = c.integer("block_count", skipped_layers + 1, kMaxLayers) - skipped_layers;
+  c.refuse_options({"expert_group_count"});
+  const int64_t blocks = c.integer("block_count", 1, kMaxLayers);
+  skipped_layers = static_cast<int64_t>(c.prediction_blocks(blocks).size());
+  layers = blocks - skipped_layers;
   vocab = c.vocab();
   max_positions = c.integer("context_length", 1, int64_t{1} << 32);
   eps = c.number("attention.layer_norm_rms_epsilon", 0, 1);

@@ -20,12 +20,8 @@ int64_t width(const JsonObject& config, std::string_view key) { return config.in
 std::vector<bool> moe_layers(const JsonObject& c, int64_t layers) {
   std::vector<bool> is_moe(static_cast<size_t>(layers), false);
   if (c.has("mlp_layer_types")) {
-    const std::vector<std::string> types = c.strings("mlp_layer_types");
-    if (static_cast<int64_t>(types.size()) != layers) c.fail_field("mlp_layer_types", concat(layers, " entries"));
-    for (size_t i = 0; i < types.size(); ++i) {
-      if (types[i] != "dense" && types[i] != "sparse") c.fail_field("mlp_layer_types", "entries 'dense' or 'sparse'");
-      is_moe[i] = types[i] == "sparse";
-    }
+    const std::vector<std::string> types = c.words("mlp_layer_types", layers, {"dense", "sparse"});
+    for (size_t i = 0; i < types.size(); ++i) is_moe[i] = types[i] == "sparse";
     return is_moe;
   }
   if (c.integer_or("n_routed_experts", 0, 0, kMaxExperts) == 0) return is_moe;
@@ -78,7 +74,7 @@ MoeFfn load_moe(TensorBinder& tensors, const DeepseekConfig& c, const std::strin
 
 }  // namespace
 
-DeepseekConfig::DeepseekConfig(const JsonObject& c) {
+DeepseekConfig::DeepseekConfig(const JsonObject& c, const DeepseekDefaults& defaults) {
   mla.hidden = width(c, "hidden_size");
   mla.heads = c.integer("num_attention_heads", 1, kMaxHeads);
   if (c.integer_or("num_key_value_heads", mla.heads, 1, kMaxHeads) != mla.heads) {
@@ -95,7 +91,7 @@ DeepseekConfig::DeepseekConfig(const JsonObject& c) {
   skipped_layers = c.integer_or("num_nextn_predict_layers", 0, 0, kMaxLayers);
   vocab = width(c, "vocab_size");
   max_positions = c.integer_or("max_position_embeddings", 4096, 1, kMaxContext);
-  eps = static_cast<float>(c.number_or("rms_norm_eps", 1e-6, 0, 1));
+  eps = static_cast<float>(c.number_or("rms_norm_eps", defaults.eps, 0, 1));
   tied = c.boolean_or("tie_word_embeddings", false);
   rope = load_rope(c, mla.extra);
   rope.pairing = c.boolean_or("rope_interleave", true) ? RopePairing::kInterleavedToHalf : RopePairing::kHalfSplit;
@@ -104,23 +100,29 @@ DeepseekConfig::DeepseekConfig(const JsonObject& c) {
   dense_inter = c.integer_or("intermediate_size", 0, 1, kMaxWidth);
   is_moe = moe_layers(c, layers);
   if (std::ranges::find(is_moe, false) != is_moe.end()) dense_inter = width(c, "intermediate_size");
-  if (std::ranges::find(is_moe, true) != is_moe.end()) read_experts(c);
+  if (std::ranges::find(is_moe, true) != is_moe.end()) read_experts(c, defaults);
 }
 
-void DeepseekConfig::read_experts(const JsonObject& c) {
+void DeepseekConfig::read_experts(const JsonObject& c, const DeepseekDefaults& defaults) {
   experts = c.integer("n_routed_experts", 1, kMaxExperts);
   top_k = c.integer("num_experts_per_tok", 1, experts);
   moe_inter = width(c, "moe_intermediate_size");
-  shared_experts = c.integer_or("n_shared_experts", 0, 0, 1024);
-  groups = c.integer_or("n_group", 1, 1, experts);
-  topk_group = c.integer_or("topk_group", 1, 1, groups);
+  const auto number = [&](std::string_view key, std::optional<int64_t> absent, int64_t min, int64_t max) {
+    return absent && !c.raw().contains(key) ? *absent : c.integer(key, min, max);
+  };
+  shared_experts = number("n_shared_experts", defaults.shared_experts, 0, 1024);
+  groups = number("n_group", defaults.groups, 1, experts);
+  topk_group = number("topk_group", defaults.topk_group, 1, experts);
+  if (topk_group > groups) c.fail_field("topk_group", concat("at most n_group = ", groups));
   if (experts % groups != 0) c.fail_field("n_group", concat("a divisor of n_routed_experts = ", experts));
   if (top_k > experts / groups * topk_group) {
     c.fail_field("num_experts_per_tok",
                  concat("at most ", experts / groups * topk_group, ", the experts of topk_group groups"));
   }
   renormalize = c.boolean_or("norm_topk_prob", true);
-  scaling_factor = static_cast<float>(c.number_or("routed_scaling_factor", 1, -1e6, 1e6));
+  scaling_factor = static_cast<float>(defaults.scaling_factor && !c.raw().contains("routed_scaling_factor")
+                                          ? *defaults.scaling_factor
+                                          : c.number("routed_scaling_factor", -1e6, 1e6));
   refuse_unless(c, "scoring_func", "sigmoid");
   refuse_unless(c, "topk_method", "noaux_tc");
 }

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -16,9 +17,16 @@
 
 namespace weir {
 
+// Where config.json does not say; without a value the field must be there.
+struct DeepseekDefaults {
+  double eps = 1e-6;
+  std::optional<int64_t> shared_experts, groups, topk_group;
+  std::optional<double> scaling_factor;
+};
+
 // Numbers of config.json or GGUF metadata, checked.
 struct DeepseekConfig {
-  explicit DeepseekConfig(const JsonObject& config);
+  DeepseekConfig(const JsonObject& config, const DeepseekDefaults& defaults);
   explicit DeepseekConfig(const GgufConfig& config);
 
   MlaDims mla;
@@ -33,7 +41,7 @@ struct DeepseekConfig {
   float scaling_factor = 1;
 
  private:
-  void read_experts(const JsonObject& config);
+  void read_experts(const JsonObject& config, const DeepseekDefaults& defaults);
   void read_experts(const GgufConfig& config);
 };
 

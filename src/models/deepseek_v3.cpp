@@ -7,7 +7,9 @@ namespace weir {
 
 ModelSpec load_deepseek_v3(const Checkpoint& checkpoint) {
   TensorBinder tensors(checkpoint, "");
-  ModelSpec spec = load_deepseek_stack(tensors, DeepseekConfig(checkpoint.config()));
+  const DeepseekConfig numbers(checkpoint.config(),
+                               {.shared_experts = 1, .groups = 8, .topk_group = 4, .scaling_factor = 2.5});
+  ModelSpec spec = load_deepseek_stack(tensors, numbers);
   spec.family = "deepseek_v3";
   tensors.finish(spec.skipped);
   return spec;

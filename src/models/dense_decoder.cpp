@@ -119,10 +119,11 @@ DecoderConfig::DecoderConfig(const JsonObject& c, Layers kind) {
   head_dim = c.integer_or("head_dim", hidden / heads, 2, kMaxHeadDim);
   if (head_dim % 2 != 0) c.fail_field("head_dim", "an even number");
   tied = c.boolean_or("tie_word_embeddings", false);
-  rope = load_rope(c, head_dim);
+  if (kind != Layers::kHybrid) rope = load_rope(c, head_dim);
 }
 
 DecoderConfig::DecoderConfig(const GgufConfig& c, Layers kind) {
+  c.refuse_options({});
   hidden = c.integer("embedding_length", 1, kMaxWidth);
   vocab = c.vocab();
   max_positions = c.integer("context_length", 1, kMaxContext);
@@ -204,20 +205,20 @@ ModelSpec load_gguf_decoder(const GgufFile& file, RopePairing pairing, bool qk_n
 
 std::vector<int64_t> windows_of_types(const JsonObject& c, int64_t layers, int64_t window) {
   std::vector<int64_t> windows;
-  for (const std::string& type : c.strings("layer_types")) {
-    if (type != "sliding_attention" && type != "full_attention") {
-      c.fail_field("layer_types", "entries 'sliding_attention' or 'full_attention'");
-    }
-    windows.push_back(type == "sliding_attention" ? window : 0);
-  }
-  if (static_cast<int64_t>(windows.size()) != layers) c.fail_field("layer_types", concat(layers, " entries"));
+  const std::vector<std::string> types = c.words("layer_types", layers, {"sliding_attention", "full_attention"});
+  for (const std::string& type : types) windows.push_back(type == "sliding_attention" ? window : 0);
   return windows;
 }
 
+int64_t qwen_window(const JsonObject& c) {
+  if (!c.boolean_or("use_sliding_window", false)) return 0;
+  if (c.raw().contains("sliding_window") && !c.has("sliding_window")) return 0;  // null: none, whatever else is said
+  return c.integer_or("sliding_window", 4096, 1, kMaxContext);
+}
+
 std::vector<int64_t> qwen_windows(const JsonObject& c, int64_t layers) {
-  if (!c.boolean_or("use_sliding_window", false)) return {};
-  if (c.raw().contains("sliding_window") && !c.has("sliding_window")) return {};  // null: none, whatever else is said
-  const int64_t window = c.integer_or("sliding_window", 4096, 1, kMaxContext);
+  const int64_t window = qwen_window(c);
+  if (window == 0) return {};
   if (c.has("layer_types")) return windows_of_types(c, layers, window);
   const int64_t first = c.integer_or("max_window_layers", 28, 0, kMaxLayers);
   std::vector<int64_t> windows;

@@ -15,7 +15,8 @@ namespace weir {
 struct DecoderConfig {
   // The fields that these families' config.json have in common, checked. Biases and norms are left to the family.
   // kOther: layers may lack the dense feed-forward block; its width may then be absent (inter is 0).
-  enum class Layers { kDense, kOther };
+  // kHybrid: the same, and the rotation is left to the family too.
+  enum class Layers { kDense, kOther, kHybrid };
   explicit DecoderConfig(const JsonObject& config, Layers kind = Layers::kDense);
   // The same from GGUF metadata; biases are where the file has them.
   explicit DecoderConfig(const GgufConfig& config, Layers kind = Layers::kDense);
@@ -48,6 +49,8 @@ std::span<const GgufName> decoder_gguf_names();
 // kHalfSplit as published, kInterleavedToHalf where each head's two halves were interleaved (llama).
 ModelSpec load_gguf_decoder(const GgufFile& file, RopePairing pairing, bool qk_norm);
 
+// The one window of Qwen's config.json; 0: none.
+int64_t qwen_window(const JsonObject& config);
 // The windows that Qwen's config.json describes: with use_sliding_window, of the layers that layer_types names, or of
 // those from max_window_layers on.
 std::vector<int64_t> qwen_windows(const JsonObject& config, int64_t layers);

@@ -114,8 +114,10 @@ const Family* find_gguf_family(std::string_view architecture) {
 ModelSpec load_model(const Checkpoint& checkpoint) {
   const Family* family = find_family(checkpoint.config().string("model_type"));
   if (family == nullptr) checkpoint.config().fail_field("model_type", known_names(&Family::model_type));
-  check_quantization(checkpoint.config());
-  if (const std::optional<JsonObject> text = checkpoint.config().object_if("text_config")) check_quantization(*text);
+  check_quantization(checkpoint.config(), checkpoint);
+  if (const std::optional<JsonObject> text = checkpoint.config().object_if("text_config")) {
+    check_quantization(*text, checkpoint);
+  }
   ModelSpec spec = family->load(checkpoint);
   spec.chat_format = family->chat_format;
   spec.stop_tokens = stop_tokens(checkpoint, spec.vocab);

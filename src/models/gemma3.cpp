@@ -43,6 +43,7 @@ ModelSpec load_gemma3_gguf(const GgufFile& file) {
   }
   const int64_t scalar = is_27b ? numbers.hidden / numbers.heads : dims;
   numbers.scale = static_cast<float>(1 / std::sqrt(static_cast<double>(scalar)));
+  check_gemma_scale(config, numbers);
   if (config.integer_or("rope.dimension_count", dims, 1, dims) != dims) {
     config.fail_key("rope.dimension_count", concat(dims, ", the size of a head"));
   }

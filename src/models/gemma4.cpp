@@ -134,6 +134,7 @@ ModelSpec load_gemma4(const Checkpoint& checkpoint) {
 ModelSpec load_gemma4_gguf(const GgufFile& file) {
   const GgufConfig config(file);
   GemmaConfig numbers(config);
+  check_gemma_scale(config, numbers);
   numbers.v_norm = true;
   const auto count = static_cast<int64_t>(numbers.layers.size());
   const int64_t sliding_dim =

@@ -22,14 +22,8 @@ std::vector<bool> sliding_layers(const JsonObject& c, int64_t layers) {
     for (int64_t i = 0; i < layers; ++i) sliding.push_back((i + 1) % pattern != 0);
     return sliding;
   }
-  const std::vector<std::string> types = c.strings("layer_types");
-  if (static_cast<int64_t>(types.size()) != layers) c.fail_field("layer_types", concat(layers, " entries"));
-  for (const std::string& type : types) {
-    if (type != "sliding_attention" && type != "full_attention") {
-      c.fail_field("layer_types", "entries 'sliding_attention' or 'full_attention'");
-    }
-    sliding.push_back(type == "sliding_attention");
-  }
+  const std::vector<std::string> types = c.words("layer_types", layers, {"sliding_attention", "full_attention"});
+  for (const std::string& type : types) sliding.push_back(type == "sliding_attention");
   return sliding;
 }
 
@@ -91,6 +85,7 @@ GemmaConfig::GemmaConfig(const JsonObject& c) {
 }
 
 GemmaConfig::GemmaConfig(const GgufConfig& c) {
+  c.refuse_options({"attention.sliding_window", "attention.scale", "final_logit_softcapping"});
   hidden = c.integer("embedding_length", 1, kMaxWidth);
   vocab = c.vocab();
   max_positions = c.integer("context_length", 1, kMaxContext);

@@ -111,7 +111,8 @@ class Loader {
                         .projection = tensors_.linear(p + "per_layer_projection", c_.hidden, c_.per_layer),
                         .norm = norm(p + "post_per_layer_input_norm.weight", c_.hidden)};
     }
-    if (tensors_.has(p + "layer_scalar")) layer.scalar = tensors_.floats(p + "layer_scalar", {1})[0];
+    // In all layers or in none: one too many is a tensor that nobody takes.
+    if (tensors_.has("model.layers.0.layer_scalar")) layer.scalar = tensors_.floats(p + "layer_scalar", {1})[0];
     return layer;
   }
 
@@ -172,6 +173,11 @@ class Loader {
 };
 
 }  // namespace
+
+void check_gemma_scale(const GgufConfig& config, const GemmaConfig& numbers) {
+  const float scale = config.number_or("attention.scale", 0, -1e6, 1e6);
+  if (scale != 0 && scale != numbers.scale) config.fail_key("attention.scale", concat("0 or ", numbers.scale));
+}
 
 std::span<const GgufName> gemma_gguf_names() { return kNames; }
 

@@ -44,6 +44,9 @@ int64_t gemma_head_dim(const GemmaConfig& config, bool sliding, int64_t fallback
 
 ModelSpec load_gemma_stack(TensorBinder& tensors, const GemmaConfig& config);
 
+// attention.scale in GGUF, if any, must be the one that the family has.
+void check_gemma_scale(const GgufConfig& config, const GemmaConfig& numbers);
+
 std::span<const GgufName> gemma_gguf_names();
 
 }  // namespace weir

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <initializer_list>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -43,6 +44,12 @@ class GgufConfig {
     all().fail_key(key(name), expected);
   }
 
+  // Error for a key that changes the result, is not among those that the architecture `honours`, and says something
+  // else than that there is nothing to do.
+  void refuse_options(std::initializer_list<std::string_view> honours) const;
+  // The prefixes of the last of `blocks` blocks, "blk.48.", that nextn_predict_layers says are prediction heads. Each
+  // must look like one: it has a tensor "blk.48.nextn.".
+  std::vector<std::string> prediction_blocks(int64_t blocks) const;
   // The embedding's rows; a vocab_size or a list of tokens must not say otherwise.
   int64_t vocab() const;
 

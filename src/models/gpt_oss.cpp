@@ -1,4 +1,5 @@
 // gpt-oss: every layer a mixture of experts with biases; attention with sinks, over a window in some layers.
+#include <algorithm>
 #include <cmath>
 #include <utility>
 
@@ -18,6 +19,7 @@ constexpr int64_t kMaxExperts = 65536;
 constexpr int64_t kMaxContext = int64_t{1} << 32;
 constexpr double kAlpha = 1.702;  // where a file does not say: as published
 constexpr double kLimit = 7;
+constexpr double kTheta = 150000;
 
 constexpr GgufName kNames[] = {
     {"model.embed_tokens", "token_embd"},
@@ -69,12 +71,22 @@ GptOssConfig::GptOssConfig(const JsonObject& c) {
   act = {.kind = ElementwiseKind::kClampedSwiGlu,
          .beta = static_cast<float>(c.number_or("swiglu_alpha", kAlpha, -1e6, 1e6)),
          .linear_beta = static_cast<float>(c.number_or("swiglu_limit", kLimit, 1e-6, 1e6))};
-  rope = load_rope(c, head_dim);
+  for (const char* key : {"swiglu_alpha", "swiglu_limit"}) {
+    if (c.raw().contains(key) && !c.has(key)) c.fail_field(key, "a number");
+  }
+  // The family's own scaling belongs to its published sizes; a file that means it says so.
+  if (!c.has("rope_parameters") && !c.has("rope_scaling"))
+    c.fail_field("rope_parameters", "an object, or rope_scaling");
+  rope = load_rope(c, head_dim, {.theta = kTheta});
   const int64_t window = c.integer_or("sliding_window", 128, 1, kMaxContext);
   if (c.has("layer_types")) {
     windows = windows_of_types(c, layers, window);
   } else {
     for (int64_t i = 0; i < layers; ++i) windows.push_back(i % 2 == 0 ? window : 0);
+  }
+  const bool sliding = std::ranges::any_of(windows, [](int64_t w) { return w > 0; });
+  if (sliding && c.raw().contains("sliding_window") && !c.has("sliding_window")) {
+    c.fail_field("sliding_window", "a positive integer where layers are sliding");
   }
   separate = false;
   if (const std::optional<JsonObject> quantization = c.object_if("quantization_config")) {
@@ -83,6 +95,7 @@ GptOssConfig::GptOssConfig(const JsonObject& c) {
 }
 
 GptOssConfig::GptOssConfig(const GgufConfig& c) {
+  c.refuse_options({"attention.sliding_window"});
   hidden = c.integer("embedding_length", 1, kMaxWidth);
   vocab = c.vocab();
   max_positions = c.integer("context_length", 1, kMaxContext);

@@ -76,6 +76,7 @@ const GgufTensor* tensor_of(const GgufConfig& c, const std::vector<bool>& layers
 std::span<const GgufName> kimi_gguf_names() { return kNames; }
 
 KimiConfig::KimiConfig(const GgufConfig& c) {
+  c.refuse_options({"expert_group_count"});
   hidden = c.integer("embedding_length", 1, kMaxWidth);
   layers = c.integer("block_count", 1, kMaxLayers);
   vocab = c.vocab();

@@ -18,14 +18,8 @@ int64_t width(const JsonObject& config, std::string_view key) { return config.in
 std::vector<bool> kda_layers(const JsonObject& text, const JsonObject* linear, int64_t layers) {
   std::vector<bool> is_kda(static_cast<size_t>(layers), false);
   if (text.has("layer_types")) {
-    const std::vector<std::string> types = text.strings("layer_types");
-    if (static_cast<int64_t>(types.size()) != layers) text.fail_field("layer_types", concat(layers, " entries"));
-    for (size_t i = 0; i < types.size(); ++i) {
-      if (types[i] != "linear_attention" && types[i] != "full_attention") {
-        text.fail_field("layer_types", "entries 'linear_attention' or 'full_attention'");
-      }
-      is_kda[i] = types[i] == "linear_attention";
-    }
+    const std::vector<std::string> types = text.words("layer_types", layers, {"linear_attention", "full_attention"});
+    for (size_t i = 0; i < types.size(); ++i) is_kda[i] = types[i] == "linear_attention";
     return is_kda;
   }
   if (linear == nullptr) text.fail_field("linear_attn_config", "an object with kda_layers and full_attn_layers");
@@ -47,13 +41,8 @@ std::vector<bool> kda_layers(const JsonObject& text, const JsonObject* linear, i
 std::vector<bool> moe_layers(const JsonObject& text, int64_t layers) {
   std::vector<bool> is_moe(static_cast<size_t>(layers), false);
   if (text.has("mlp_layer_types")) {
-    const std::vector<std::string> types = text.strings("mlp_layer_types");
-    if (static_cast<int64_t>(types.size()) != layers) text.fail_field("mlp_layer_types", concat(layers, " entries"));
-    for (size_t i = 0; i < types.size(); ++i) {
-      if (types[i] != "dense" && types[i] != "sparse")
-        text.fail_field("mlp_layer_types", "entries 'dense' or 'sparse'");
-      is_moe[i] = types[i] == "sparse";
-    }
+    const std::vector<std::string> types = text.words("mlp_layer_types", layers, {"dense", "sparse"});
+    for (size_t i = 0; i < types.size(); ++i) is_moe[i] = types[i] == "sparse";
     return is_moe;
   }
   if (text.integer_or("num_experts", 0, 0, kMaxExperts) == 0) return is_moe;

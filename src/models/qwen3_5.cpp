@@ -8,6 +8,15 @@ namespace {
 
 constexpr int64_t kMaxWidth = int64_t{1} << 24;
 
+// Fields of other families with experts, which this one's reference implementation does not read.
+void refuse_absent_options(const JsonObject& c) {
+  if (!c.boolean_or("norm_topk_prob", true)) c.fail_field("norm_topk_prob", "true");
+  c.integer_or("decoder_sparse_step", 1, 1, 1);
+  if (c.has("mlp_only_layers") && !c.integers("mlp_only_layers", 0, kMaxWidth).empty()) {
+    c.fail_field("mlp_only_layers", "an empty array");
+  }
+}
+
 ModelSpec load(const Checkpoint& checkpoint, bool moe) {
   const JsonObject& root = checkpoint.config();
   const std::optional<JsonObject> nested = root.object_if("text_config");
@@ -15,7 +24,10 @@ ModelSpec load(const Checkpoint& checkpoint, bool moe) {
   DecoderConfig numbers = qwen_hybrid_config(c);
   if (nested && !c.has("tie_word_embeddings")) numbers.tied = root.boolean_or("tie_word_embeddings", false);
   std::optional<QwenExperts> experts;
-  if (moe) experts.emplace(c, numbers, true, true);
+  if (moe) {
+    refuse_absent_options(c);
+    experts.emplace(c, numbers, true, true);
+  }
   if (!moe) numbers.inter = c.integer("intermediate_size", 1, kMaxWidth);
 
   const bool wrapped = checkpoint.find("model.language_model.embed_tokens.weight") != nullptr;

@@ -24,9 +24,7 @@ ModelSpec load_qwen3_moe(const Checkpoint& checkpoint) {
   numbers.qkv_bias = numbers.o_bias = c.boolean_or("attention_bias", false);
   numbers.qk_norm = true;
   // In this family a window is that of all layers.
-  if (c.boolean_or("use_sliding_window", false) && c.has("sliding_window")) {
-    numbers.windows.assign(static_cast<size_t>(numbers.layers), c.integer("sliding_window", 1, int64_t{1} << 32));
-  }
+  numbers.windows.assign(static_cast<size_t>(numbers.layers), qwen_window(c));
   TensorBinder tensors(checkpoint, "");
   return load(tensors, numbers, QwenExperts(c, numbers, false, false));
 }

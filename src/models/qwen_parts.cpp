@@ -124,14 +124,8 @@ QwenDelta::QwenDelta(const JsonObject& c, int64_t layers) {
   value_dim = c.integer("linear_value_head_dim", 1, kMaxDeltaDim);
   taps = c.integer_or("linear_conv_kernel_dim", 4, 2, kMaxTaps);
   if (c.has("layer_types")) {
-    const std::vector<std::string> types = c.strings("layer_types");
-    if (static_cast<int64_t>(types.size()) != layers) c.fail_field("layer_types", concat(layers, " entries"));
-    for (const std::string& type : types) {
-      if (type != "linear_attention" && type != "full_attention") {
-        c.fail_field("layer_types", "entries 'linear_attention' or 'full_attention'");
-      }
-      is_linear.push_back(type == "linear_attention");
-    }
+    const std::vector<std::string> types = c.words("layer_types", layers, {"linear_attention", "full_attention"});
+    for (const std::string& type : types) is_linear.push_back(type == "linear_attention");
   } else {
     const int64_t interval = c.integer_or("full_attention_interval", 4, 1, kMaxLayers);
     for (int64_t i = 0; i < layers; ++i) is_linear.push_back((i + 1) % interval != 0);
@@ -197,7 +191,7 @@ GdnMixer load_gated_delta(TensorBinder& tensors, const QwenDelta& c, int64_t hid
 }
 
 DecoderConfig qwen_hybrid_config(const JsonObject& c) {
-  DecoderConfig numbers(c, DecoderConfig::Layers::kOther);
+  DecoderConfig numbers(c, DecoderConfig::Layers::kHybrid);
   numbers.qkv_bias = numbers.o_bias = c.boolean_or("attention_bias", false);
   numbers.qk_norm = numbers.zero_centred = numbers.q_gate = true;
   if (!c.boolean_or("attn_output_gate", true)) c.fail_field("attn_output_gate", "true");
@@ -209,7 +203,7 @@ DecoderConfig qwen_hybrid_config(const JsonObject& c) {
     with_factor.fail_field("partial_rotary_factor",
                            concat("a share of head_dim = ", numbers.head_dim, " that is an even number"));
   }
-  numbers.rope = load_rope(c, dims);
+  numbers.rope = load_rope(c, dims, {.partial = true});
   return numbers;
 }
 
@@ -222,11 +216,7 @@ DecoderConfig qwen_hybrid_config(const GgufConfig& c, TensorBinder& tensors) {
 }
 
 std::vector<std::string> qwen_prediction_blocks(const GgufConfig& c) {
-  const int64_t blocks = c.integer("block_count", 1, kMaxLayers);
-  const int64_t heads = c.integer_or("nextn_predict_layers", 0, 0, blocks - 1);
-  std::vector<std::string> prefixes;
-  for (int64_t i = blocks - heads; i < blocks; ++i) prefixes.push_back(concat("blk.", i, "."));
-  return prefixes;
+  return c.prediction_blocks(c.integer("block_count", 1, kMaxLayers));
 }
 
 ModelSpec load_qwen_hybrid(TensorBinder& tensors, const DecoderConfig& numbers, const QwenDelta& delta,

@@ -6,6 +6,8 @@
 #include <optional>
 #include <string>
 
+#include "base/error.h"
+
 namespace weir {
 namespace {
 
@@ -93,6 +95,7 @@ RopeSpec load_yarn(const JsonObject& config, const JsonObject& scaling, double t
   yarn.factor = scaling.number_or("factor", context / yarn.original, 1e-6, 1e6);
   yarn.beta_fast = number_or_default(scaling, "beta_fast", 32);
   yarn.beta_slow = number_or_default(scaling, "beta_slow", 1);
+  if (yarn.beta_fast < yarn.beta_slow) scaling.fail_field("beta_fast", concat("at least beta_slow = ", yarn.beta_slow));
   yarn.truncate = scaling.boolean_or("truncate", true);
   RopeSpec rope = yarn_rope(theta, dims, yarn);
   const double mscale = scaling.number_or("mscale", 0, 0, 1e3);
@@ -114,9 +117,21 @@ RopeSpec proportional(double theta, int64_t dims, double proportion, double fact
   return rope;
 }
 
+// "rope_type", or "type" in older files.
+std::string_view type_key(const JsonObject& scaling) {
+  if (!scaling.has("rope_type")) return "type";
+  const std::string type = scaling.string("rope_type");
+  if (scaling.string_or("type", type) != type) scaling.fail_field("type", concat("'", type, "', as rope_type"));
+  return "rope_type";
+}
+
+void refuse_partial(const JsonObject& object) {
+  if (object.number_or("partial_rotary_factor", 1, 0, 1) != 1) object.fail_field("partial_rotary_factor", "1");
+}
+
 RopeSpec scaled(const JsonObject& config, const JsonObject& scaling, double theta, int64_t dims) {
   RopeSpec rope = plain(theta, dims);
-  const std::string_view key = scaling.has("rope_type") ? "rope_type" : "type";
+  const std::string_view key = type_key(scaling);
   const std::string type = scaling.string_or(key, "default");
   if (type == "llama3") {
     scale_llama3(scaling, rope.inv_freq);
@@ -133,14 +148,18 @@ RopeSpec scaled(const JsonObject& config, const JsonObject& scaling, double thet
 
 }  // namespace
 
-RopeSpec load_rope(const JsonObject& config, int64_t dims) {
+RopeSpec load_rope(const JsonObject& config, int64_t dims, const RopeFamily& family) {
   const std::optional<JsonObject> parameters = config.object_if("rope_parameters");
   const std::optional<JsonObject> scaling = parameters ? parameters : config.object_if("rope_scaling");
-  if (parameters && !parameters->has("rope_theta") && !config.has("rope_theta")) {
+  if (!family.partial) {
+    refuse_partial(config);
+    if (scaling) refuse_partial(*scaling);
+  }
+  if (!family.theta && parameters && !parameters->has("rope_theta") && !config.has("rope_theta")) {
     parameters->fail_field("rope_theta", "a number");
   }
   const JsonObject& with_theta = parameters && parameters->has("rope_theta") ? *parameters : config;
-  const double theta = with_theta.number_or("rope_theta", 10000, 1 + 1e-6, 1e12);
+  const double theta = with_theta.number_or("rope_theta", family.theta.value_or(10000), 1 + 1e-6, 1e12);
 
   return scaling ? scaled(config, *scaling, theta, dims) : plain(theta, dims);
 }
@@ -159,7 +178,7 @@ RopeSpec load_rope(const JsonObject& config, const LayerRope& which, int64_t dim
   if (own) theta = own->number_or("rope_theta", theta, 1 + 1e-6, kMaxTheta);
   if (!own && which.scaled) own = config.object_if("rope_scaling");
   if (!own) return which.proportion > 0 && !all ? proportional(theta, dims, which.proportion, 1) : plain(theta, dims);
-  if (own->string_or("rope_type", "default") == "proportional") {
+  if (own->string_or(type_key(*own), "default") == "proportional") {
     return proportional(theta, dims, own->number_or("partial_rotary_factor", 1, 0, 1),
                         own->number_or("factor", 1, 1e-6, 1e6));
   }
@@ -180,6 +199,9 @@ RopeSpec load_rope(const GgufConfig& config, int64_t dims, const FloatVector& fa
         "rope.scaling.original_context_length", config.integer("context_length", 1, kMaxContext), 1, kMaxContext));
     yarn.beta_fast = config.number_or("rope.scaling.yarn_beta_fast", 32, 1e-6, 1e6);
     yarn.beta_slow = config.number_or("rope.scaling.yarn_beta_slow", 1, 1e-6, 1e6);
+    if (yarn.beta_fast < yarn.beta_slow) {
+      config.fail_key("rope.scaling.yarn_beta_fast", concat("at least yarn_beta_slow = ", yarn.beta_slow));
+    }
     rope = yarn_rope(theta, dims, yarn);
     rope.attention_factor = static_cast<float>(
         yarn_mscale(yarn.factor) * static_cast<double>(config.number_or("rope.scaling.attn_factor", 1, 1e-6, 1e6)));
@@ -197,6 +219,14 @@ RopeSpec load_rope(const GgufConfig& config, int64_t dims, const FloatVector& fa
   } else if (type != "none") {
     config.fail_key("rope.scaling.type", "'none', 'linear' or 'yarn'");
   }
+  constexpr std::string_view kFactor = "rope.scaling.attn_factor";
+  if (type != "yarn" && config.number_or(kFactor, 1, -1e30, 1e30) != 1) config.fail_key(kFactor, "1 without yarn");
+  // Experimental ones of YaRN, which no published model sets.
+  constexpr std::string_view kYarnFactor = "rope.scaling.yarn_attn_factor",
+                             kExtrapolation = "rope.scaling.yarn_ext_factor";
+  if (config.number_or(kYarnFactor, 1, -1e30, 1e30) != 1) config.fail_key(kYarnFactor, "1");
+  const float mix = config.number_or(kExtrapolation, -1, -1e30, 1e30);
+  if (mix >= 0 && mix != (type == "yarn" ? 1.f : 0.f)) config.fail_key(kExtrapolation, "1 with yarn, 0 without, or -1");
   for (size_t i = 0; i < factors.size() && i < rope.inv_freq.size(); ++i) rope.inv_freq[i] /= factors[i];
   return rope;
 }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string_view>
 
 #include "formats/json.h"
@@ -11,9 +12,15 @@
 
 namespace weir {
 
+struct RopeFamily {
+  std::optional<double>
+      theta;             // where a file does not say; without it rope_parameters must, and 10000 is the older one
+  bool partial = false;  // `dims` has partial_rotary_factor in it; otherwise it must be 1
+};
+
 // `dims`: rotated dimensions of a head (even). Knows rope types default, linear, llama3 and yarn; Error names any
 // other.
-RopeSpec load_rope(const JsonObject& config, int64_t dims);
+RopeSpec load_rope(const JsonObject& config, int64_t dims, const RopeFamily& family = {});
 
 // One rotation of a model that has several, by type of layer: rope_parameters.TYPE, or older fields of its own.
 struct LayerRope {

@@ -162,6 +162,10 @@ WeightView TensorBinder::scaled(const SourceTensor& codes, const std::string& na
   constexpr float kLargestCode = 448;  // a value beyond FP32 would be an infinity
   check_shape(codes, std::initializer_list<int64_t>{out, in});
   const bool blocks = has(name + "_scale_inv");
+  if (!blocks && !has(name + "_scale")) {
+    fail(source_->place(), ": tensor ", full_name(name), "_scale_inv or ", full_name(name),
+         "_scale: expected by a tensor in E4M3, found in no file");
+  }
   const SourceTensor scales = take(name + (blocks ? "_scale_inv" : "_scale"));
   const int64_t rows = blocks ? (out + kBlock - 1) / kBlock : out;
   const int64_t across = blocks ? (in + kBlock - 1) / kBlock : 1;
@@ -276,6 +280,23 @@ Linear TensorBinder::linear(const std::string& name, int64_t out, int64_t in, bo
   linear.weight = matrix(name + ".weight", out, in);
   if (bias) linear.bias = floats(name + ".bias", {out});
   return linear;
+}
+
+Linear TensorBinder::finite_linear(const std::string& name, int64_t out, int64_t in) {
+  Linear all = linear(name, out, in);
+  if (maker_ != nullptr) return all;
+  const int64_t block = weight_block(all.weight.format).elements;
+  FloatVector row(static_cast<size_t>((in + block - 1) / block * block));
+  for (int64_t o = 0; o < out; ++o) {
+    dequantize(all.weight, o, 0, static_cast<int64_t>(row.size()), row.data());
+    for (int64_t i = 0; i < in; ++i) {
+      const float x = row[static_cast<size_t>(i)];
+      if (std::isfinite(x)) continue;
+      fail(source_->place(), ": tensor ", full_name(name + ".weight"), ": expected finite numbers, found ",
+           std::isnan(x) ? "NaN" : "infinity", " at row ", o, ", column ", i);
+    }
+  }
+  return all;
 }
 
 void TensorBinder::finish(const std::vector<std::string>& skipped) const {

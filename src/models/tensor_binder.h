@@ -53,6 +53,8 @@ class TensorBinder {
   // [1, 1, H, 1] or padded).
   FloatVector first_floats(const std::string& name, int64_t count);
   Linear linear(const std::string& name, int64_t out, int64_t in, bool bias = false);
+  // Without bias. Error for a NaN or an infinity: of what ranks positions, where one would go unseen.
+  Linear finite_linear(const std::string& name, int64_t out, int64_t in);
 
   // Error naming a tensor that was never taken and starts with none of `skipped` (full names).
   void finish(const std::vector<std::string>& skipped) const;
