@@ -2,10 +2,6 @@
 #include <cmath>
 
 #include "models/compiler.h"
-#include "ops/delta_rule/delta_rule.h"
-#include "ops/gate/gate.h"
-#include "ops/norm/norm.h"
-#include "ops/short_conv/short_conv.h"
 
 namespace weir {
 
@@ -40,75 +36,22 @@ void Compiler::mix(const std::string& layer, const GdnMixer& m, Buffer x, Buffer
   }
 
   const Buffer qkv = c_.buffer("gdn.convolved", m.channels());
-  const int64_t row = m.channels() * 4;
-  c_.add(bind_short_conv(c_.device(), name + "conv",
-                         {.channels = m.channels(),
-                          .taps = m.taps,
-                          .weight = m.conv.data(),
-                          .journal = c_.layout().add_page(name + "conv", Retention::kJournal, row),
-                          .window = c_.layout().add_anchor(name + "window", (m.taps - 1) * row),
-                          .x = raw.data,
-                          .x_stride = raw.cols,
-                          .y = qkv.data,
-                          .y_stride = qkv.cols}),
-         qkv);
+  convolution(name, m.conv, m.taps, raw, qkv);
   const Buffer q = qkv, k = part(qkv, keys), v = part(qkv, 2 * keys);
   l2(name + "q_norm", m.key_heads, m.key_dim, 1.f / std::sqrt(static_cast<float>(m.key_dim)), q);
   l2(name + "k_norm", m.key_heads, m.key_dim, 1, k);
-  c_.add(bind_kda_gate(c_.device(), name + "decay",
-                       {.bounded = false,
-                        .heads = m.heads,
-                        .key_dim = 1,
-                        .a = m.decay.data(),
-                        .dt_bias = m.dt_bias.data(),
-                        .f = g.data,
-                        .f_stride = g.cols,
-                        .beta_logit = beta.data,
-                        .beta_logit_stride = beta.cols,
-                        .g = g.data,
-                        .g_stride = g.cols,
-                        .beta = beta.data,
-                        .beta_stride = beta.cols}),
-         g);
-
+  decay(name, {.bounded = false, .heads = m.heads, .key_dim = 1, .a = m.decay.data(), .dt_bias = m.dt_bias.data()}, g,
+        beta);
   const Buffer o = c_.buffer("gdn.o", m.values());
-  const int64_t journal = scalar_delta_journal_row_bytes(m.heads, m.key_heads, m.key_dim, m.value_dim);
-  const int64_t state = delta_rule_anchor_bytes(m.heads, m.key_dim, m.value_dim);
-  c_.add(bind_delta_rule(c_.device(), name + "core",
-                         {.decay = DecayKind::kScalar,
-                          .heads = m.heads,
-                          .key_heads = m.key_heads,
-                          .order = m.order,
-                          .key_dim = m.key_dim,
-                          .value_dim = m.value_dim,
-                          .journal = c_.layout().add_page(name + "journal", Retention::kJournal, journal),
-                          .state = c_.layout().add_anchor(name + "state", state),
-                          .q = q.data,
-                          .q_stride = q.cols,
-                          .k = k.data,
-                          .k_stride = k.cols,
-                          .v = v.data,
-                          .v_stride = v.cols,
-                          .g = g.data,
-                          .g_stride = g.cols,
-                          .beta = beta.data,
-                          .beta_stride = beta.cols,
-                          .out = o.data,
-                          .out_stride = o.cols}),
-         o);
-  c_.add(bind_norm(c_.device(), name + "o_norm",
-                   {.kind = NormKind::kRmsSiluGated,
-                    .groups = m.heads,
-                    .size = m.value_dim,
-                    .eps = spec_.eps,
-                    .weight = m.o_norm.data(),
-                    .x = o.data,
-                    .x_stride = o.cols,
-                    .gate = z.data,
-                    .gate_stride = z.cols,
-                    .y = o.data,
-                    .y_stride = o.cols}),
-         o);
+  delta_rule(name,
+             {.decay = DecayKind::kScalar,
+              .heads = m.heads,
+              .key_heads = m.key_heads,
+              .order = m.order,
+              .key_dim = m.key_dim,
+              .value_dim = m.value_dim},
+             {q, k, v, g, beta}, o);
+  gated_norm(name + "o_norm", NormKind::kRmsSiluGated, m.heads, m.o_norm, z, o);
   linear(name + "o", m.o, o, out);
 }
 

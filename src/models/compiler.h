@@ -11,7 +11,10 @@
 
 #include "models/circuit.h"
 #include "ops/activation/activation.h"
+#include "ops/delta_rule/delta_rule.h"
+#include "ops/gate/gate.h"
 #include "ops/linear/linear.h"
+#include "ops/norm/norm.h"
 #include "ops/sparse_attention/sparse_attention.h"
 
 namespace weir {
@@ -43,8 +46,20 @@ class Compiler {
   void mix(const std::string& layer, const KdaMixer& m, Buffer x, Buffer out);
   void mix(const std::string& layer, const GdnMixer& m, Buffer x, Buffer out);  // compile_gdn.cpp
   // Projection, convolution and SiLU of one of q, k, v.
-  Buffer convolved(const std::string& name, std::string_view key, const Linear& projection, const FloatVector& taps,
-                   int64_t count, Buffer x);
+  Buffer convolved(const std::string& name, std::string_view key, const Linear& projection, const FloatVector& weight,
+                   int64_t taps, Buffer x);
+  // Convolution and SiLU of all columns of x; its op and state are named `stem` + "conv" and "window".
+  void convolution(const std::string& stem, const FloatVector& weight, int64_t taps, Buffer x, Buffer y);
+  // Log decay and beta in place; `args` without its buffers.
+  void decay(const std::string& name, KdaGateArgs args, Buffer g, Buffer beta);
+  struct DeltaInputs {
+    Buffer q, k, v, g, beta;
+  };
+  // The recurrence and its state; `args` without state and buffers.
+  void delta_rule(const std::string& name, DeltaRuleArgs args, const DeltaInputs& in, Buffer o);
+  // RMS norm of each head times a function of the gate, in place.
+  void gated_norm(const std::string& name, NormKind kind, int64_t heads, const FloatVector& weight, Buffer gate,
+                  Buffer o);
 
   // --- feed-forward (compile_ffn.cpp) ---
   void feed(const std::string& name, const DenseFfn& f, Buffer x, Buffer out);

@@ -23,11 +23,6 @@ DeltaRuleHead head_kernel(KernelSet set) {
   return reference::delta_rule_head;
 }
 
-int64_t journal_row_bytes(const DeltaRuleArgs& args) {
-  if (args.decay != DecayKind::kScalar) return delta_rule_journal_row_bytes(args.heads, args.key_dim, args.value_dim);
-  return scalar_delta_journal_row_bytes(args.heads, args.key_heads, args.key_dim, args.value_dim);
-}
-
 void check(const std::string& name, const DeltaRuleArgs& args) {
   if (args.heads < 1 || args.key_dim < 1 || args.key_dim > kMaxDim || args.value_dim < 1 || args.value_dim > kMaxDim) {
     fail(name, ": delta rule: expected at least one head and dimensions from 1 to ", kMaxDim, ", found heads ",
@@ -39,7 +34,7 @@ void check(const std::string& name, const DeltaRuleArgs& args) {
     fail(name, ": delta rule: expected ", scalar ? "key heads that divide " : "as many key heads as ", args.heads,
          " heads, found ", args.key_heads);
   }
-  const int64_t row_bytes = journal_row_bytes(args);
+  const int64_t row_bytes = delta_rule_journal_row_bytes(args);
   if (args.journal.group < 0 || args.journal.group >= kMaxPageGroups || args.journal.row_bytes < row_bytes) {
     fail(name, ": delta rule: expected journal rows of ", row_bytes, " bytes, found ", args.journal.row_bytes);
   }
@@ -94,7 +89,7 @@ class DeltaRule final : public BoundOp {
   }
 
  private:
-  int64_t row_bytes() const { return journal_row_bytes(args_); }
+  int64_t row_bytes() const { return delta_rule_journal_row_bytes(args_); }
   int64_t anchor_bytes() const { return delta_rule_anchor_bytes(args_.heads, args_.key_dim, args_.value_dim); }
 
   void count_bytes(const StepView& step, const SpanView& span) const {
@@ -116,6 +111,11 @@ class DeltaRule final : public BoundOp {
 
 int64_t delta_rule_journal_row_bytes(int64_t heads, int64_t key_dim, int64_t value_dim) {
   return heads * (2 * key_dim + value_dim) * kFloat;
+}
+
+int64_t delta_rule_journal_row_bytes(const DeltaRuleArgs& args) {
+  if (args.decay != DecayKind::kScalar) return delta_rule_journal_row_bytes(args.heads, args.key_dim, args.value_dim);
+  return scalar_delta_journal_row_bytes(args.heads, args.key_heads, args.key_dim, args.value_dim);
 }
 
 int64_t scalar_delta_journal_row_bytes(int64_t heads, int64_t key_heads, int64_t key_dim, int64_t value_dim) {

@@ -29,8 +29,8 @@ struct Shape {
   int64_t values() const { return heads * value_dim; }                       // v and out of a row
   int64_t decays() const { return heads * (scalar() ? 1 : key_dim); }        // g of a row
   int64_t journal_row_bytes() const {
-    return scalar() ? scalar_delta_journal_row_bytes(heads, key_heads, key_dim, value_dim)
-                    : delta_rule_journal_row_bytes(heads, key_dim, value_dim);
+    return delta_rule_journal_row_bytes(
+        {.decay = decay, .heads = heads, .key_heads = key_heads, .key_dim = key_dim, .value_dim = value_dim});
   }
 };
 
