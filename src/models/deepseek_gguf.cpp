@@ -1,13 +1,11 @@
 #include "base/error.h"
 #include "models/deepseek_parts.h"
+#include "models/limits.h"
 #include "models/rope_config.h"
 
 namespace weir {
 namespace {
 
-constexpr int64_t kMaxWidth = int64_t{1} << 24;
-constexpr int64_t kMaxLayers = 4096;
-constexpr int64_t kMaxExperts = 65536;
 constexpr int64_t kSigmoid = 2;  // expert_gating_func
 
 constexpr GgufName kNames[] = {
@@ -57,7 +55,7 @@ DeepseekConfig::DeepseekConfig(const GgufConfig& c) {
   skipped_layers = static_cast<int64_t>(c.prediction_blocks(blocks).size());
   layers = blocks - skipped_layers;
   vocab = c.vocab();
-  max_positions = c.integer("context_length", 1, int64_t{1} << 32);
+  max_positions = c.integer("context_length", 1, kMaxContext);
   eps = c.number("attention.layer_norm_rms_epsilon", 0, 1);
   tied = c.file().find("output.weight") == nullptr;
   rope = load_rope(c, mla.extra, {});

@@ -4,16 +4,11 @@
 #include <utility>
 
 #include "base/error.h"
+#include "models/limits.h"
 #include "models/rope_config.h"
 
 namespace weir {
 namespace {
-
-constexpr int64_t kMaxWidth = int64_t{1} << 24;
-constexpr int64_t kMaxLayers = 4096;
-constexpr int64_t kMaxHeads = 65536;
-constexpr int64_t kMaxHeadDim = 65536;
-constexpr int64_t kMaxContext = int64_t{1} << 32;
 
 constexpr GgufName kNames[] = {
     {"model.embed_tokens", "token_embd"},

@@ -6,14 +6,12 @@
 #include "base/error.h"
 #include "models/family.h"
 #include "models/gemma_parts.h"
+#include "models/limits.h"
 #include "models/rope_config.h"
 
 namespace weir {
 namespace {
 
-constexpr int64_t kMaxWidth = int64_t{1} << 24;
-constexpr int64_t kMaxExperts = 65536;
-constexpr int64_t kMaxHeadDim = 65536;
 constexpr int64_t kGlobalHeadDim = 512;
 constexpr double kFullTheta = 1e6;
 constexpr double kSlidingTheta = 1e4;

@@ -3,15 +3,11 @@
 
 #include "base/error.h"
 #include "models/gemma_parts.h"
+#include "models/limits.h"
 
 namespace weir {
 namespace {
 
-constexpr int64_t kMaxWidth = int64_t{1} << 24;
-constexpr int64_t kMaxLayers = 4096;
-constexpr int64_t kMaxHeads = 65536;
-constexpr int64_t kMaxHeadDim = 65536;
-constexpr int64_t kMaxContext = int64_t{1} << 32;
 constexpr int64_t kPattern = 6;  // every sixth layer is full, unless the configuration says otherwise
 
 std::vector<bool> sliding_layers(const JsonObject& c, int64_t layers) {

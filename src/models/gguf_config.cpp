@@ -1,4 +1,5 @@
 #include "models/gguf_config.h"
+#include "models/limits.h"
 
 #include <algorithm>
 
@@ -30,7 +31,6 @@ void GgufConfig::refuse_options(std::initializer_list<std::string_view> honours)
     fail_key("expert_group_count", "1 in this architecture");
   }
   constexpr std::string_view kWindow = "attention.sliding_window";
-  constexpr int64_t kMaxContext = int64_t{1} << 32;
   if (!ignored(kWindow)) return;
   const int64_t window = integer(kWindow, 0, kMaxContext);
   if (window != 0 && window < integer("context_length", 1, kMaxContext)) {

@@ -6,12 +6,11 @@
 #include "base/error.h"
 #include "models/deepseek_parts.h"
 #include "models/family.h"
+#include "models/limits.h"
 
 namespace weir {
 namespace {
 
-constexpr int64_t kMaxHeads = 65536;
-constexpr int64_t kMaxWidth = int64_t{1} << 24;
 constexpr int64_t kMaxTopK = int64_t{1} << 24;
 
 struct IndexerConfig {

@@ -6,17 +6,12 @@
 #include "base/error.h"
 #include "models/dense_decoder.h"
 #include "models/family.h"
+#include "models/limits.h"
 #include "models/rope_config.h"
 
 namespace weir {
 namespace {
 
-constexpr int64_t kMaxWidth = int64_t{1} << 24;
-constexpr int64_t kMaxLayers = 4096;
-constexpr int64_t kMaxHeads = 65536;
-constexpr int64_t kMaxHeadDim = 65536;
-constexpr int64_t kMaxExperts = 65536;
-constexpr int64_t kMaxContext = int64_t{1} << 32;
 constexpr double kAlpha = 1.702;  // where a file does not say: as published
 constexpr double kLimit = 7;
 constexpr double kTheta = 150000;

@@ -1,13 +1,10 @@
 #include "base/error.h"
 #include "models/kimi_parts.h"
+#include "models/limits.h"
 
 namespace weir {
 namespace {
 
-constexpr int64_t kMaxWidth = int64_t{1} << 24;
-constexpr int64_t kMaxLayers = 4096;
-constexpr int64_t kMaxExperts = 65536;
-constexpr int64_t kMaxHeads = 65536;
 constexpr int64_t kSigmoid = 2;  // expert_gating_func
 
 constexpr GgufName kNames[] = {
@@ -80,7 +77,7 @@ KimiConfig::KimiConfig(const GgufConfig& c) {
   hidden = c.integer("embedding_length", 1, kMaxWidth);
   layers = c.integer("block_count", 1, kMaxLayers);
   vocab = c.vocab();
-  max_positions = c.integer("context_length", 1, int64_t{1} << 32);
+  max_positions = c.integer("context_length", 1, kMaxContext);
   eps = c.number("attention.layer_norm_rms_epsilon", 0, 1);
   tied = c.file().find("output.weight") == nullptr;
   for (int64_t kv : c.per_layer("attention.head_count_kv", layers, 0, kMaxHeads)) is_kda.push_back(kv == 0);

@@ -4,13 +4,10 @@
 
 #include "base/error.h"
 #include "base/math.h"
+#include "models/limits.h"
 
 namespace weir {
 namespace {
-
-constexpr int64_t kMaxWidth = int64_t{1} << 24;
-constexpr int64_t kMaxLayers = 4096;
-constexpr int64_t kMaxExperts = 65536;
 
 int64_t width(const JsonObject& config, std::string_view key) { return config.integer(key, 1, kMaxWidth); }
 
@@ -75,7 +72,7 @@ KimiConfig::KimiConfig(const JsonObject& text) {
   vocab = width(text, "vocab_size");
   const std::string_view length_key =
       text.has("max_position_embeddings") ? "max_position_embeddings" : "model_max_length";
-  max_positions = text.integer_or(length_key, int64_t{1} << 20, 1, int64_t{1} << 32);
+  max_positions = text.integer_or(length_key, int64_t{1} << 20, 1, kMaxContext);
   eps = static_cast<float>(text.number_or("rms_norm_eps", 1e-6, 0, 1));
   tied = text.boolean_or("tie_word_embeddings", false);
 

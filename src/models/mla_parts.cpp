@@ -1,15 +1,9 @@
 #include "models/mla_parts.h"
+#include "models/limits.h"
 
 #include <cmath>
 
 namespace weir {
-namespace {
-
-constexpr int64_t kMaxWidth = int64_t{1} << 24;
-constexpr int64_t kMaxHeads = 65536;
-
-}  // namespace
-
 MlaMixer load_mla(TensorBinder& tensors, const MlaDims& d, const std::string& p) {
   MlaMixer m;
   m.heads = d.heads;

@@ -1,12 +1,11 @@
 // Qwen 3.5, dense and with experts: Qwen3-Next's layers with projections of their own for q|k|v, z, b and a. Published
 // checkpoints wrap the text model in one for images, of which the rest is skipped.
 #include "models/family.h"
+#include "models/limits.h"
 #include "models/qwen_parts.h"
 
 namespace weir {
 namespace {
-
-constexpr int64_t kMaxWidth = int64_t{1} << 24;
 
 // Fields of other families with experts, which this one's reference implementation does not read.
 void refuse_absent_options(const JsonObject& c) {

@@ -6,15 +6,12 @@
 
 #include "base/error.h"
 #include "base/math.h"
+#include "models/limits.h"
 #include "models/rope_config.h"
 
 namespace weir {
 namespace {
 
-constexpr int64_t kMaxWidth = int64_t{1} << 24;
-constexpr int64_t kMaxLayers = 4096;
-constexpr int64_t kMaxHeads = 65536;
-constexpr int64_t kMaxExperts = 65536;
 constexpr int64_t kMaxDeltaDim = 256;
 constexpr int64_t kMaxTaps = 8;
 

@@ -7,11 +7,10 @@
 #include <string>
 
 #include "base/error.h"
+#include "models/limits.h"
 
 namespace weir {
 namespace {
-
-constexpr int64_t kMaxContext = int64_t{1} << 32;
 
 // 1 / theta^(2i / dims). FP32 where the reference implementation is.
 float wavelength_scale(double theta, int64_t dims, int64_t i) {
