@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "models/generated_weights.h"
+#include "state/positions.h"
 
 namespace weir {
 
@@ -66,7 +67,7 @@ int64_t Sequence::rollback(int64_t position) {
 // backbone. A window holds fewer pages, but all while nothing is accepted; pages that nobody takes cost no memory.
 StatePools::Limits Engine::limits(const EngineOptions& options, const StateLayout& layout) {
   StatePools::Limits limits;
-  limits.pages = (options.max_tokens + kPagePositions - 1) / kPagePositions + options.max_sequences;
+  limits.pages = chunks_for(options.max_tokens) + options.max_sequences;
   limits.journal_pages = 4 * options.max_sequences;
   limits.anchors = 4 * options.max_sequences + options.cached_anchors;
   if (layout.anchor_bytes() > 0) {

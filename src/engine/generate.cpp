@@ -4,6 +4,7 @@
 #include <chrono>
 
 #include "base/error.h"
+#include "state/positions.h"
 
 namespace weir {
 namespace {
@@ -43,7 +44,7 @@ std::string_view finish_reason_name(FinishReason reason) {
 
 int64_t prompt_chunk(int64_t position, int64_t rows_left, int64_t limit) {
   if (rows_left <= limit) return rows_left;
-  const int64_t end = (position + limit) / kPagePositions * kPagePositions;
+  const int64_t end = floor16(position + limit);
   return end > position ? end - position : limit;
 }
 

@@ -83,13 +83,22 @@ void Scheduler::end(Live& live, RequestEnd result) {
       ++counters_.finished;
   }
   if (live.sequence != nullptr && result.reason != FinishReason::kError) {
-    if (live.newest.position > 0) cache_.keep(live.path, live.newest.position, live.newest, RestoreKind::kTurnEnd);
+    keep_newest(live, RestoreKind::kTurnEnd);
     cache_.save(live.path);
   }
+  give_back(live);
+  sink_.on_end(live.id, result);
+}
+
+void Scheduler::keep_newest(Live& live, RestoreKind kind) {
+  if (live.newest.position > 0) cache_.keep(live.path, live.newest.position, live.newest, kind);
+}
+
+void Scheduler::give_back(Live& live) {
   live.newest = RestorePoint();
   live.path.release();
   live.sequence.reset();
-  sink_.on_end(live.id, result);
+  live.wanted.clear();
 }
 
 void Scheduler::sweep() {
@@ -136,11 +145,7 @@ void Scheduler::plan() {
   for (const std::unique_ptr<Live>& live : running_) {
     if (live->in_prompt()) order_.push_back(live.get());
   }
-  std::ranges::sort(order_, [&](const Live* a, const Live* b) {
-    if (a->request.priority != b->request.priority) return a->request.priority > b->request.priority;
-    const double ta = turns_[a->request.client], tb = turns_[b->request.client];
-    return ta != tb ? ta < tb : a->arrival < b->arrival;
-  });
+  std::ranges::sort(order_, [&](const Live* a, const Live* b) { return goes_first(*a, *b); });
   for (Live* live : order_) {
     if (budget <= 0) break;
     const auto rows = static_cast<int32_t>(prompt_chunk(live->sequence->length(), live->left(), budget));
@@ -184,11 +189,8 @@ void Scheduler::preempt_youngest() {
 void Scheduler::preempt(Live& live) {
   ++counters_.preemptions;
   ++live.usage.preemptions;
-  if (live.newest.position > 0) cache_.keep(live.path, live.newest.position, live.newest, RestoreKind::kTurnEnd);
-  live.newest = RestorePoint();
-  live.path.release();
-  live.sequence.reset();
-  live.wanted.clear();
+  keep_newest(live, RestoreKind::kTurnEnd);
+  give_back(live);
   for (size_t i = 0; i < planned_.size(); ++i) {
     if (planned_[i].live != &live) continue;
     planned_.erase(planned_.begin() + static_cast<std::ptrdiff_t>(i));
@@ -231,25 +233,7 @@ bool Scheduler::step(StepObserver* observer) {
   counters_.model_ms += model;
   counters_.sampling_ms += milliseconds(chosen - ran_at);
   counters_.other_ms += milliseconds(planned - start) + milliseconds(finished - chosen);
-  if (trace_ != nullptr) {
-    TraceStep& record = trace_->next();
-    const StatePools& pools = engine_.pools();
-    record.step = counters_.steps;
-    record.model_ms = model;
-    record.other_ms = milliseconds(finished - start) - model;
-    record.waiting = static_cast<int32_t>(waiting());
-    record.running = static_cast<int32_t>(running());
-    record.free_pages = pools.groups() > 0 ? engine_.pools().pages(0).free_count() : 0;
-    record.free_anchors = engine_.pools().anchors().free_count();
-    record.cached_chunks = cache_.node_count();
-    record.restore_points = cache_.point_count();
-    record.hit_tokens = cache_.counters().hit_tokens;
-    record.evictions = cache_.counters().evicted_nodes + cache_.counters().evicted_points;
-    record.preemptions = counters_.preemptions;
-    for (const Planned& p : planned_) {
-      trace_->add_span({p.live->id, p.position, p.rows});
-    }
-  }
+  if (trace_ != nullptr) record_step(model, milliseconds(finished - start) - model);
   int32_t decode = 0, prompt = 0;
   for (const Planned& p : planned_) (p.decode ? decode : prompt) += p.rows;
   clock_.measured(milliseconds(chosen - planned), decode, prompt);
@@ -264,6 +248,24 @@ bool Scheduler::step(StepObserver* observer) {
   spans_.clear();
   sweep();
   return true;
+}
+
+void Scheduler::record_step(double model_ms, double other_ms) {
+  TraceStep& record = trace_->next();
+  StatePools& pools = engine_.pools();
+  record.step = counters_.steps;
+  record.model_ms = model_ms;
+  record.other_ms = other_ms;
+  record.waiting = static_cast<int32_t>(waiting());
+  record.running = static_cast<int32_t>(running());
+  record.free_pages = pools.groups() > 0 ? pools.pages(0).free_count() : 0;
+  record.free_anchors = pools.anchors().free_count();
+  record.cached_chunks = cache_.node_count();
+  record.restore_points = cache_.point_count();
+  record.hit_tokens = cache_.counters().hit_tokens;
+  record.evictions = cache_.counters().evicted_nodes + cache_.counters().evicted_points;
+  record.preemptions = counters_.preemptions;
+  for (const Planned& p : planned_) trace_->add_span({p.live->id, p.position, p.rows});
 }
 
 // What the step's rows leave behind for others, and for this request should it be preempted.
@@ -291,9 +293,7 @@ void Scheduler::remember(Live& live, int64_t before, bool prompt_end) {
       if (p == deepest) std::swap(live.newest, captured_);  // both keep their lists' memory
       captured_.clear();
     }
-    if (prompt_end && live.newest.position > 0) {
-      cache_.keep(live.path, live.newest.position, live.newest, RestoreKind::kPromptEnd);
-    }
+    if (prompt_end) keep_newest(live, RestoreKind::kPromptEnd);
   }
   live.sequence->accept(live.sequence->length());
 }

@@ -84,7 +84,8 @@ class Scheduler {
   void admit();
   bool fits(const Live& live, const PrefixCache::Hit& hit) const;
   bool waits_for_another(Live& live, const PrefixCache::Hit& hit);
-  void start(Live& live);
+  bool goes_first(const Live& a, const Live& b) const;
+  void start(Live& live, const PrefixCache::Hit& found);
   void plan();
   void add_span(Live& live, int32_t rows);
   bool run_step(StepObserver* observer);
@@ -96,6 +97,9 @@ class Scheduler {
   void remember(Live& live, int64_t before, bool prompt_end);
   void sampled(Live& live, const SampledToken& token);
   void end(Live& live, RequestEnd result);
+  void keep_newest(Live& live, RestoreKind kind);  // its deepest restore point, for others and for itself
+  void give_back(Live& live);                      // all blocks
+  void record_step(double model_ms, double other_ms);
   void sweep();
   double turn(uint64_t client);
 

@@ -31,9 +31,9 @@ std::string Scheduler::refusal(const Request& request) const {
     if (group == engine_.pools().journal_group()) continue;
     const int64_t there = engine_.pools().pages(group).count();
     // The answer's last token is never computed; a window's pages are given back on the way.
-    int64_t needed = chunks(prompt + request.max_tokens - 1);
+    int64_t needed = chunks_for(prompt + request.max_tokens - 1);
     if (const int64_t window = engine_.pools().window(group); window > 0) {
-      needed = std::min(needed, chunks(window + engine_.options().max_batch_rows) + 2);
+      needed = std::min(needed, chunks_for(window + engine_.options().max_batch_rows) + 2);
     }
     if (needed > there) {
       return concat("the prompt's ", prompt, " tokens and ", request.max_tokens, " new ones need ", needed,
@@ -86,8 +86,8 @@ bool Scheduler::fits(const Live& live, const PrefixCache::Hit& hit) const {
     const int64_t there = engine_.pools().pages(group).free_count() + cache_.evictable_nodes();
     // What others still have to write of their prompts.
     int64_t promised = running();
-    for (const std::unique_ptr<Live>& other : running_) promised += chunks(other->left());
-    const int64_t needed = chunks(size) + 1 - hit.pinned;  // the hit's other pages count as evictable
+    for (const std::unique_ptr<Live>& other : running_) promised += chunks_for(other->left());
+    const int64_t needed = chunks_for(size) + 1 - hit.pinned;  // the hit's other pages count as evictable
     if (needed + promised > there && running() > 0) return false;
   }
   return true;
@@ -116,29 +116,31 @@ bool Scheduler::waits_for_another(Live& live, const PrefixCache::Hit& hit) {
   return false;
 }
 
+// By priority, then the client that has had the fewest rows, then arrival.
+bool Scheduler::goes_first(const Live& a, const Live& b) const {
+  if (a.request.priority != b.request.priority) return a.request.priority > b.request.priority;
+  const double ta = turns_.at(a.request.client), tb = turns_.at(b.request.client);
+  return ta != tb ? ta < tb : a.arrival < b.arrival;
+}
+
 void Scheduler::admit() {
   while (!waiting_.empty() && running() < engine_.options().max_sequences) {
-    // By priority, then the client that has had the fewest rows, then arrival.
     order_.clear();
     for (const std::unique_ptr<Live>& live : waiting_) order_.push_back(live.get());
-    const auto before = [&](const Live* a, const Live* b) {
-      if (a->request.priority != b->request.priority) return a->request.priority > b->request.priority;
-      const double ta = turns_[a->request.client], tb = turns_[b->request.client];
-      if (ta != tb) return ta < tb;
-      return a->arrival < b->arrival;
-    };
     constexpr size_t kTried = 8;  // those behind may go first while the first ones wait for another's prompt
     const size_t tried = std::min(kTried, order_.size());
-    std::partial_sort(order_.begin(), order_.begin() + static_cast<std::ptrdiff_t>(tried), order_.end(), before);
+    std::partial_sort(order_.begin(), order_.begin() + static_cast<std::ptrdiff_t>(tried), order_.end(),
+                      [&](const Live* a, const Live* b) { return goes_first(*a, *b); });
     Live* chosen = nullptr;
+    PrefixCache::Hit hit;
     for (size_t i = 0; i < tried && chosen == nullptr; ++i) {
-      const PrefixCache::Hit hit = cache_.peek(order_[i]->tokens);
+      hit = cache_.peek(order_[i]->tokens);
       if (waits_for_another(*order_[i], hit)) continue;
       if (!fits(*order_[i], hit)) return;  // nobody overtakes it for good
       chosen = order_[i];
     }
     if (chosen == nullptr) return;
-    start(*chosen);
+    start(*chosen, hit);
     const auto at = std::ranges::find(waiting_, chosen, [](const std::unique_ptr<Live>& live) { return live.get(); });
     const auto place = std::ranges::upper_bound(running_, chosen->arrival, {},
                                                 [](const std::unique_ptr<Live>& live) { return live->arrival; });
@@ -148,10 +150,10 @@ void Scheduler::admit() {
   }
 }
 
-void Scheduler::start(Live& live) {
+void Scheduler::start(Live& live, const PrefixCache::Hit& found) {
   live.sequence = engine_.new_sequence();
   live.sequence->reserve(live.most_tokens());
-  const PrefixCache::Hit hit = cache_.start(live.sequence->blocks(), live.path, live.tokens);
+  const PrefixCache::Hit hit = cache_.start(live.sequence->blocks(), live.path, live.tokens, found);
   live.sequence->stands_for(std::span(live.tokens).first(static_cast<size_t>(hit.position)));
   live.branch = hit.matched > hit.position ? hit.matched : 0;
   live.waits_for = 0;

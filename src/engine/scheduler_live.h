@@ -6,14 +6,13 @@
 #include <vector>
 
 #include "engine/scheduler.h"
+#include "state/positions.h"
 
 namespace weir {
 
 inline double milliseconds(std::chrono::steady_clock::duration d) {
   return std::chrono::duration<double, std::milli>(d).count();
 }
-inline int64_t floor16(int64_t n) { return n / kPagePositions * kPagePositions; }
-inline int64_t chunks(int64_t tokens) { return (tokens + kPagePositions - 1) / kPagePositions; }
 
 struct Scheduler::Live {
   RequestId id = 0;

@@ -8,21 +8,21 @@
 #include <cstring>
 
 #include "base/error.h"
+#include "state/positions.h"
 
 namespace weir {
 namespace {
 
 constexpr size_t kChunk = static_cast<size_t>(kPagePositions);
-constexpr int kAnchors = -1;  // in place of a page group
 
 std::span<const int32_t> chunk_tokens(std::span<const int32_t> tokens, int64_t chunk) {
   return tokens.subspan(static_cast<size_t>(chunk) * kChunk, kChunk);
 }
 
 int64_t chosen_spacing(const StatePools& pools, int64_t wished) {
-  if (wished > 0) return std::max<int64_t>(kPagePositions, wished / kPagePositions * kPagePositions);
+  if (wished > 0) return std::max<int64_t>(kPagePositions, floor16(wished));
   const int64_t per_token = std::max<int64_t>(1, pools.kept_bytes_per_token());
-  const int64_t spacing = 2 * pools.restore_point_bytes() / per_token / kPagePositions * kPagePositions;
+  const int64_t spacing = floor16(2 * pools.restore_point_bytes() / per_token);
   return std::max<int64_t>(64, spacing);
 }
 
@@ -64,8 +64,6 @@ PrefixCache::PrefixCache(StatePools& pools, const CacheOptions& options, BlockSt
   with_point_.reserve(nodes_.size());
   buckets_.assign(std::bit_ceil(nodes_.size() + 1), kNone);
 }
-
-PrefixCache::~PrefixCache() = default;
 
 void PrefixCache::Path::release() {
   if (cache_ != nullptr) cache_->unpin(node_);
@@ -140,8 +138,6 @@ void PrefixCache::link(int32_t node) {
   Node& n = at(node);
   if (n.in_list || n.children > 0 || n.pins > 0) return;
   n.in_list = true;
-  n.newer = kNone;
-  n.older = newest_;
   // In the order of use: a parent that becomes a leaf may be older than others.
   int32_t after = newest_;
   while (after != kNone && at(after).used > n.used) after = at(after).older;
@@ -188,7 +184,12 @@ void PrefixCache::drop_point(int32_t node) {
   n.point = RestorePoint();
   n.point_saved = false;
   with_point_.erase(std::ranges::find(with_point_, node));
-  --points_;
+}
+
+void PrefixCache::add_point(int32_t node, RestorePoint point, RestoreKind kind) {
+  at(node).point = std::move(point);
+  at(node).kind = kind;
+  with_point_.push_back(node);
 }
 
 bool PrefixCache::evict_node(int32_t node) {
@@ -258,7 +259,7 @@ PrefixCache::Hit PrefixCache::peek(std::span<const int32_t> tokens) const {
     hit.reason = HitReason::kDisabled;
     return hit;
   }
-  const int64_t limit = tokens.empty() ? 0 : (static_cast<int64_t>(tokens.size()) - 1) / kPagePositions;
+  const int64_t limit = tokens.empty() ? 0 : chunk_of(static_cast<int64_t>(tokens.size()) - 1);
   StoreKey key = options_.identity;
   bool had_point = false;
   int64_t pinned = 0;
@@ -283,8 +284,7 @@ PrefixCache::Hit PrefixCache::peek(std::span<const int32_t> tokens) const {
   return hit;
 }
 
-PrefixCache::Hit PrefixCache::start(SequenceState& state, Path& path, std::span<const int32_t> tokens) {
-  Hit hit = peek(tokens);
+PrefixCache::Hit PrefixCache::start(SequenceState& state, Path& path, std::span<const int32_t> tokens, Hit hit) {
   HitReason trouble = hit.reason;
   ++counters_.lookups;
   counters_.looked_up_tokens += static_cast<int64_t>(tokens.size());
@@ -374,11 +374,7 @@ void PrefixCache::keep(const Path& path, int64_t position, const RestorePoint& p
   Node& n = at(node);
   n.used = ++clock_;
   if (n.kind == RestoreKind::kNone) {
-    n.point = point;
-    n.point_saved = false;
-    n.kind = kind;
-    with_point_.push_back(node);
-    ++points_;
+    add_point(node, point, kind);
     ++counters_.inserted_points;
   } else if (kind > n.kind) {
     n.kind = kind;
@@ -435,10 +431,9 @@ void PrefixCache::check() const {
     if (at(node).used < last) fail("prefix cache: leaves are not in the order of use");
     last = at(node).used;
   }
-  if (seen != nodes_in_use_ || pinned != pinned_nodes_ || points != points_ || leaves != listed ||
-      points != static_cast<int64_t>(with_point_.size())) {
+  if (seen != nodes_in_use_ || pinned != pinned_nodes_ || points != point_count() || leaves != listed) {
     fail("prefix cache: counted ", seen, " nodes, ", pinned, " pinned, ", points, " restore points, ", listed,
-         " leaves; expected ", nodes_in_use_, ", ", pinned_nodes_, ", ", points_, ", ", leaves);
+         " leaves; expected ", nodes_in_use_, ", ", pinned_nodes_, ", ", point_count(), ", ", leaves);
   }
 }
 

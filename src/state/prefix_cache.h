@@ -45,8 +45,8 @@ enum class HitReason {
 };
 std::string_view hit_reason_name(HitReason reason);
 
-// What a restore point is kept for. The newest prompt end and the newest turn end of a conversation stay as such; earlier
-// ones are only passed on the way, and go first.
+// What a restore point is kept for. The newest prompt end and the newest turn end of a conversation stay as such;
+// earlier ones are only passed on the way, and go first.
 enum class RestoreKind : uint8_t { kNone, kPassing, kBackbone, kBranch, kTurnEnd, kPromptEnd };
 
 class PrefixCache {
@@ -94,22 +94,21 @@ class PrefixCache {
 
   // `store` may be null. All must outlive the cache; sequences and paths must be gone before it.
   PrefixCache(StatePools& pools, const CacheOptions& options, BlockStore* store);
-  ~PrefixCache();
   PrefixCache(const PrefixCache&) = delete;
   PrefixCache& operator=(const PrefixCache&) = delete;
 
-  // How far a sequence with these tokens could start; changes nothing but the times of use.
+  // How far a sequence with these tokens could start; changes nothing.
   Hit peek(std::span<const int32_t> tokens) const;
-  // Starts `state`, which is empty, at the deepest restore point, and pins it. Blocks in the store are brought back.
-  Hit start(SequenceState& state, Path& path, std::span<const int32_t> tokens);
+  // Starts `state`, which is empty, where `found` says, the result of peek(tokens) with no change since, and pins it.
+  // Blocks in the store are brought back; where they turn out to be damaged, the result is shorter.
+  Hit start(SequenceState& state, Path& path, std::span<const int32_t> tokens, Hit found);
 
   // After a step that was found finite and before SequenceState::accept: enters the chunks that `state` has sealed.
-  // False when the cache is off. Where another sequence was first, its blocks stay.
+  // Nothing when the cache is off. Where another sequence was first, its blocks stay.
   void extend(Path& path, const SequenceState& state, std::span<const int32_t> tokens);
   // Keeps a restore point of `state` at the end of one of its chunks (a multiple of 16 that extend has entered).
   void keep(const Path& path, int64_t position, const RestorePoint& point, RestoreKind kind);
-  // Positions where a prompt of these tokens should leave restore points: the backbone's, and where it parts from what
-  // is here. For SequenceState::want_anchor.
+  // Is this a position of the backbone, where every prompt leaves a restore point? For SequenceState::want_anchor.
   bool wants(int64_t position) const;
   int64_t spacing() const { return spacing_; }
 
@@ -124,12 +123,13 @@ class PrefixCache {
   void clear();  // drops all that is not pinned
   const Counters& counters() const { return counters_; }
   int64_t node_count() const { return nodes_in_use_; }
-  int64_t point_count() const { return points_; }
+  int64_t point_count() const { return static_cast<int64_t>(with_point_.size()); }
   // Walks everything and throws Error where an invariant does not hold (tests, idle checks).
   void check() const;
 
  private:
   static constexpr int32_t kNone = -1;
+  static constexpr int kAnchors = -1;  // in place of a page group
   struct Node {
     StoreKey key;
     int32_t parent = kNone, next_in_bucket = kNone;
@@ -155,7 +155,7 @@ class PrefixCache {
   void unlink(int32_t node);
   void pin(int32_t node, int32_t top);
   void unpin(int32_t node);
-  void touch(int32_t node);
+  void add_point(int32_t node, RestorePoint point, RestoreKind kind);  // to one without
   void drop_point(int32_t node);
   bool evict_node(int32_t node);
   bool evict_point(int group);
@@ -178,9 +178,9 @@ class PrefixCache {
   std::vector<int32_t> buckets_, free_;
   std::vector<int32_t> with_point_;  // nodes that have a restore point, in no order
   int32_t oldest_ = kNone, newest_ = kNone;
-  int64_t nodes_in_use_ = 0, pinned_nodes_ = 0, points_ = 0;
+  int64_t nodes_in_use_ = 0, pinned_nodes_ = 0;
   uint64_t clock_ = 0;
-  mutable Counters counters_;
+  Counters counters_;
 };
 
 }  // namespace weir

@@ -4,12 +4,6 @@
 #include "state/prefix_cache.h"
 
 namespace weir {
-namespace {
-
-constexpr int kAnchors = -1;  // in place of a page group
-
-}  // namespace
-
 int32_t PrefixCache::fetch(int32_t parent, const StoreKey& key, std::span<const int32_t> tokens, HitReason& reason) {
   std::vector<PageRef> pages(static_cast<size_t>(pools_.groups()));
   std::array<int32_t, kPagePositions> stored_tokens;
@@ -65,13 +59,9 @@ bool PrefixCache::fetch_point(int32_t node, HitReason& reason) {
     reason = HitReason::kDamaged;
     return false;
   }
-  Node& n = at(node);
-  n.point = std::move(point);
-  n.kind = RestoreKind::kTurnEnd;
-  n.saves = n.depth * kPagePositions;
-  n.point_saved = true;
-  with_point_.push_back(node);
-  ++points_;
+  add_point(node, std::move(point), RestoreKind::kTurnEnd);
+  at(node).saves = position;
+  at(node).point_saved = true;
   ++counters_.restored_points;
   return true;
 }

@@ -5,15 +5,9 @@
 #include <cstring>
 
 #include "base/error.h"
+#include "state/positions.h"
 
 namespace weir {
-namespace {
-
-int64_t chunk_of(int64_t position) { return position / kPagePositions; }
-int64_t floor16(int64_t position) { return position / kPagePositions * kPagePositions; }
-
-}  // namespace
-
 StatePools::StatePools(const StateLayout& layout, const Limits& limits)
     : anchors_(layout.anchor_bytes(), layout.anchor_bytes() > 0 ? limits.anchors : 0),
       journal_group_(layout.group_of(Retention::kJournal)),
@@ -135,7 +129,7 @@ void SequenceState::abandon() {
 }
 
 void SequenceState::truncate_tables() {
-  const size_t chunks = static_cast<size_t>((length_ + kPagePositions - 1) / kPagePositions);
+  const size_t chunks = static_cast<size_t>(chunks_for(length_));
   for (size_t group = 0; group < pages_.size(); ++group) {
     if (pages_[group].size() <= chunks) continue;
     pages_[group].resize(chunks);
@@ -323,7 +317,7 @@ int64_t StatePools::restore_point_bytes() const {
   int64_t bytes = anchors_.block_bytes();
   for (int group = 0; group < groups(); ++group) {
     if (window(group) == 0) continue;
-    bytes += (window(group) + kPagePositions - 1) / kPagePositions * pages_[static_cast<size_t>(group)]->block_bytes();
+    bytes += chunks_for(window(group)) * pages_[static_cast<size_t>(group)]->block_bytes();
   }
   return bytes;
 }
