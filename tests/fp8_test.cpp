@@ -9,6 +9,7 @@
 #include "formats/quant.h"
 #include "tests/support/fixtures.h"
 #include "tests/support/model_files.h"
+#include "tests/support/refusals.h"
 
 namespace weir::test {
 namespace {
@@ -159,41 +160,27 @@ TEST(Fp8, ReadsScalesInEveryFloatType) {
   }
 }
 
-void expect_refusal(const std::string& source, const std::function<void(ModelFiles&)>& change,
-                    const std::vector<std::string>& words) {
-  ModelFiles files = ModelFiles::read(fixture(source));
-  change(files);
-  TemporaryFolder folder;
-  files.write(folder.path());
-  try {
-    Model::load(folder.path());
-    ADD_FAILURE() << "accepted; expected a message with '" << words.front() << "'";
-  } catch (const Error& e) {
-    for (const std::string& word : words) EXPECT_NE(std::string(e.what()).find(word), std::string::npos) << e.what();
-  }
-}
-
 boost::json::object& quantization(ModelFiles& files) { return files.config["quantization_config"].as_object(); }
 
 TEST(Fp8, RefusesWhatItCannotHonourByName) {
   const std::string block = "hf/qwen3_ragged_fp8_block", channel = "hf/deepseek_v3_fp8_channel";
   const std::string scale = "model.layers.0.mlp.up_proj.weight_scale_inv";
-  expect_refusal(block, [](ModelFiles& f) { quantization(f)["quant_method"] = "awq"; }, {"quant_method", "awq"});
-  expect_refusal(block, [](ModelFiles& f) { quantization(f)["fmt"] = "e5m2"; }, {"fmt", "e5m2"});
-  expect_refusal(block, [](ModelFiles& f) { quantization(f)["activation_scheme"] = "static"; }, {"activation_scheme"});
-  expect_refusal(block, [](ModelFiles& f) { quantization(f)["weight_block_size"] = {64, 64}; }, {"weight_block_size"});
-  expect_refusal(block, [](ModelFiles& f) { quantization(f).erase("weight_block_size"); }, {"weight_block_size"});
-  expect_refusal(channel, [](ModelFiles& f) { quantization(f)["format"] = "pack-quantized"; }, {"format"});
-  expect_refusal(channel,
+  expect_refused(block, [](ModelFiles& f) { quantization(f)["quant_method"] = "awq"; }, {"quant_method", "awq"});
+  expect_refused(block, [](ModelFiles& f) { quantization(f)["fmt"] = "e5m2"; }, {"fmt", "e5m2"});
+  expect_refused(block, [](ModelFiles& f) { quantization(f)["activation_scheme"] = "static"; }, {"activation_scheme"});
+  expect_refused(block, [](ModelFiles& f) { quantization(f)["weight_block_size"] = {64, 64}; }, {"weight_block_size"});
+  expect_refused(block, [](ModelFiles& f) { quantization(f).erase("weight_block_size"); }, {"weight_block_size"});
+  expect_refused(channel, [](ModelFiles& f) { quantization(f)["format"] = "pack-quantized"; }, {"format"});
+  expect_refused(channel,
                  [](ModelFiles& f) {
                    quantization(f)["config_groups"].at("group_0").as_object()["weights"].as_object()["strategy"] =
                        "tensor";
                  },
                  {"strategy", "tensor"});
-  expect_refusal(block, [&](ModelFiles& f) { f.tensors.erase(scale); }, {"up_proj.weight_scale"});
-  expect_refusal(block, [&](ModelFiles& f) { f.tensors[scale].shape = {2, 3}; }, {scale, "[3, 2]"});
-  expect_refusal(block, [&](ModelFiles& f) { std::memset(f.tensors[scale].data.data(), 0x7f, 4); }, {scale});  // 3.4e38
-  expect_refusal(block, [&](ModelFiles& f) { std::memset(f.tensors[scale].data.data(), 0xff, 4); }, {scale, "NaN"});
+  expect_refused(block, [&](ModelFiles& f) { f.tensors.erase(scale); }, {"up_proj.weight_scale"});
+  expect_refused(block, [&](ModelFiles& f) { f.tensors[scale].shape = {2, 3}; }, {scale, "[3, 2]"});
+  expect_refused(block, [&](ModelFiles& f) { std::memset(f.tensors[scale].data.data(), 0x7f, 4); }, {scale});  // 3.4e38
+  expect_refused(block, [&](ModelFiles& f) { std::memset(f.tensors[scale].data.data(), 0xff, 4); }, {scale, "NaN"});
 }
 
 }  // namespace

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "state/block_store.h"
+#include "tests/support/temporary_folder.h"
 
 namespace weir {
 
@@ -32,24 +33,7 @@ struct BlockStoreTesting {
   }
 };
 
-class TemporaryFolder {
- public:
-  TemporaryFolder() {
-    std::string pattern = (std::filesystem::temp_directory_path() / "weir-store-XXXXXX").string();
-    if (::mkdtemp(pattern.data()) == nullptr) std::abort();
-    path_ = pattern;
-  }
-  ~TemporaryFolder() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
-  }
-  TemporaryFolder(const TemporaryFolder&) = delete;
-  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
-  const std::filesystem::path& path() const { return path_; }
-
- private:
-  std::filesystem::path path_;
-};
+using test::TemporaryFolder;
 
 using BlockBytes = std::vector<std::vector<std::byte>>;
 

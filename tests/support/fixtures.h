@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "engine/engine.h"
 #include "formats/safetensors.h"
+#include "ops/simd/kernel_sets.h"
 #include "tests/support/delta.h"
 
 namespace weir::test {
@@ -107,18 +108,6 @@ inline float max_difference(std::span<const float> a, std::span<const float> b) 
 
 inline bool same_bits(std::span<const float> a, std::span<const float> b) {
   return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size_bytes()) == 0;
-}
-
-inline std::vector<KernelSet> kernel_sets() {
-  std::vector<KernelSet> sets;
-  for (KernelSet set : {KernelSet::kReference, KernelSet::kAvx2, KernelSet::kAvx512}) {
-    if (kernel_set_supported(set)) {
-      sets.push_back(set);
-    } else {
-      std::printf("SKIPPED: this processor has no %s\n", std::string(kernel_set_name(set)).c_str());
-    }
-  }
-  return sets;
 }
 
 }  // namespace weir::test

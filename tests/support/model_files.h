@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "formats/checkpoint.h"
+#include "tests/support/temporary_folder.h"
 
 namespace weir::test {
 
@@ -65,26 +66,6 @@ struct ModelFiles {
       file.write(reinterpret_cast<const char*>(t.data.data()), static_cast<std::streamsize>(t.data.size()));
     }
   }
-};
-
-// A folder below the system's temporary one, removed at the end.
-class TemporaryFolder {
- public:
-  TemporaryFolder() {
-    std::string pattern = (std::filesystem::temp_directory_path() / "weir-test-XXXXXX").string();
-    path_ = mkdtemp(pattern.data());
-  }
-  ~TemporaryFolder() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
-  }
-  TemporaryFolder(const TemporaryFolder&) = delete;
-  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
-
-  const std::filesystem::path& path() const { return path_; }
-
- private:
-  std::filesystem::path path_;
 };
 
 }  // namespace weir::test

@@ -12,6 +12,7 @@
 #include "base/error.h"
 #include "base/number.h"
 #include "ops/attention/attention_testing.h"
+#include "ops/simd/kernel_sets.h"
 
 namespace weir {
 namespace {
@@ -200,18 +201,6 @@ bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
     if (std::memcmp(&a[i], &b[i], 4) != 0) return false;
   }
   return a.size() == b.size();
-}
-
-std::vector<KernelSet> vector_sets() {
-  std::vector<KernelSet> sets;
-  for (KernelSet set : {KernelSet::kAvx2, KernelSet::kAvx512}) {
-    if (kernel_set_supported(set)) {
-      sets.push_back(set);
-    } else {
-      std::printf("skipped: %s\n", kernel_set_name(set).data());
-    }
-  }
-  return sets;
 }
 
 TEST(AttentionPiece, IsAFunctionOfThePositionWithAtMost64Pieces) {

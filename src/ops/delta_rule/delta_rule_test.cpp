@@ -6,21 +6,10 @@
 
 #include "base/error.h"
 #include "ops/delta_rule/delta_rule_testing.h"
+#include "ops/simd/kernel_sets.h"
 
 namespace weir::test {
 namespace {
-
-std::vector<KernelSet> kernel_sets() {
-  std::vector<KernelSet> sets;
-  for (KernelSet set : {KernelSet::kReference, KernelSet::kAvx2, KernelSet::kAvx512}) {
-    if (kernel_set_supported(set)) {
-      sets.push_back(set);
-    } else {
-      std::printf("not tested: this processor lacks %s\n", std::string(kernel_set_name(set)).c_str());
-    }
-  }
-  return sets;
-}
 
 std::vector<Shape> shapes() {
   std::vector<Shape> all;

@@ -12,22 +12,11 @@
 #include "base/error.h"
 #include "base/number.h"
 #include "ops/attention/attention_testing.h"
+#include "ops/simd/kernel_sets.h"
 #include "ops/simd/lanes_ref.h"
 
 namespace weir {
 namespace {
-
-std::vector<KernelSet> all_sets() {
-  std::vector<KernelSet> sets{KernelSet::kReference};
-  for (KernelSet set : {KernelSet::kAvx2, KernelSet::kAvx512}) {
-    if (kernel_set_supported(set)) {
-      sets.push_back(set);
-    } else {
-      std::printf("skipped: %s\n", kernel_set_name(set).data());
-    }
-  }
-  return sets;
-}
 
 using Lists = std::vector<std::vector<int32_t>>;  // by row
 
@@ -152,7 +141,7 @@ TEST(Indexer, ChoosesTheBestPositionsInEveryKernelSet) {
       Problem problem(shape.heads, shape.dim, shape.top_k, dtype, 2, 150, false);
       Lists expected;
       for (int64_t p = 0; p < 150; ++p) expected.push_back(problem.expected(1, p));
-      for (KernelSet set : all_sets()) {
+      for (KernelSet set : kernel_sets()) {
         EXPECT_EQ(problem.run(set, 2, {{1, 0, 150}}), expected) << kernel_set_name(set) << " heads " << shape.heads;
       }
     }
@@ -165,7 +154,7 @@ TEST(Indexer, OfEqualScoresTheLowestPositionsAreChosen) {
     Lists expected;
     for (int64_t p = 0; p < 150; ++p) expected.push_back(problem.expected(0, p));
     EXPECT_GT(problem.ties(), 10) << "the case must occur";
-    for (KernelSet set : all_sets()) {
+    for (KernelSet set : kernel_sets()) {
       EXPECT_EQ(problem.run(set, 2, {{0, 0, 150}}), expected) << kernel_set_name(set) << " heads " << shape.heads;
     }
   }
@@ -176,7 +165,7 @@ TEST(Indexer, ChoosesTheBestOfManyPositions) {
   Problem problem(2, 16, 50, StateDtype::kF16, 1, 21000, true);
   for (const int64_t p : {4095, 4096, 12000, 20999}) {
     const Lists expected{problem.expected(0, p)};
-    for (KernelSet set : all_sets()) {
+    for (KernelSet set : kernel_sets()) {
       EXPECT_EQ(problem.run(set, 3, {{0, p, 1}}), expected) << kernel_set_name(set) << " position " << p;
       EXPECT_EQ(problem.state_bytes(), (p + 1) * 16 * 2);
     }
@@ -187,13 +176,13 @@ TEST(Indexer, ChoosesTheBestOfManyPositions) {
 TEST(Indexer, ChoosesTheBestOfMorePositionsThanAPieceKeeps) {
   Problem problem(1, 16, 20, StateDtype::kF32, 1, 90000, false);
   const Lists expected{problem.expected(0, 89999)};
-  for (KernelSet set : all_sets()) EXPECT_EQ(problem.run(set, 2, {{0, 89999, 1}}), expected) << kernel_set_name(set);
+  for (KernelSet set : kernel_sets()) EXPECT_EQ(problem.run(set, 2, {{0, 89999, 1}}), expected) << kernel_set_name(set);
 }
 
 TEST(Indexer, AnyBatchChoosesLikeItsRowsAlone) {
   Problem problem(5, 24, 20, StateDtype::kF32, 3, 120, true);
   const std::vector<PagedSequences::Part> parts = {{2, 0, 40}, {0, 119, 1}, {1, 17, 60}, {2, 40, 5}};
-  for (KernelSet set : all_sets()) {
+  for (KernelSet set : kernel_sets()) {
     const Lists batch = problem.run(set, 2, parts);
     Lists alone;
     for (const auto& part : parts) {
@@ -218,7 +207,7 @@ TEST(Indexer, ScoresNothingWhileAllPositionsFit) {
 
 TEST(Indexer, RanksNanBelowEveryNumberAndZerosOfEitherSignAlike) {
   const float nan = std::numeric_limits<float>::quiet_NaN();
-  for (KernelSet set : all_sets()) {
+  for (KernelSet set : kernel_sets()) {
     CpuDevice device(1, set);
     std::mt19937 random(1);
     const PageField field{.row_bytes = 4};

@@ -32,12 +32,6 @@ Rows int_product(KernelSet set, const WeightView& weight, const CodedX& x, int64
   return y;
 }
 
-std::vector<KernelSet> all_sets() {
-  std::vector<KernelSet> sets = vector_sets();
-  sets.push_back(KernelSet::kReference);
-  return sets;
-}
-
 TEST(LinearInt, IsTheDotProductOfTheValuesThatTheCodesStandFor) {
   std::mt19937 random(1);
   for (WeightFormat format : kIntegerFormats) {
@@ -175,7 +169,7 @@ TEST(LinearInt, ComputesABatchLikeEachOfItsRowsAloneWithAnyNumberOfThreads) {
     for (int64_t r = 0; r < rows; ++r) {
       for (int64_t o = 0; o < out; ++o) expected.row(r)[o] += bias[static_cast<size_t>(o)];
     }
-    for (KernelSet set : all_sets()) {
+    for (KernelSet set : kernel_sets()) {
       for (int threads : {1, 3}) {
         CpuDevice device(threads, set);
         Rows y(rows, out), one(1, out);
@@ -213,7 +207,7 @@ TEST(LinearInt, TakesRoundedRowsWithQ8WhereTheFormatHasNoIntegerProduct) {
                                                reinterpret_cast<std::byte*>(rounded.row(r)));
     }
     const Rows expected = product(KernelSet::kReference, weight.view, rounded);
-    for (KernelSet set : all_sets()) {
+    for (KernelSet set : kernel_sets()) {
       CpuDevice device(2, set);
       Rows y(rows, out);
       bind_linear(device, "q8",
@@ -236,7 +230,7 @@ TEST(LinearInt, MakesARowWithAnInfinityNanAndLeavesTheOthers) {
   Rows x(2, 64);
   x.fill(random, Values::kUsual);
   x.row(0)[3] = std::numeric_limits<float>::infinity();
-  for (KernelSet set : all_sets()) {
+  for (KernelSet set : kernel_sets()) {
     Rows y = int_product(set, weight.view, CodedX(WeightFormat::kQ4_0, x), 2);
     for (int64_t o = 0; o < 20; ++o) {
       EXPECT_TRUE(std::isnan(y.row(0)[o]));

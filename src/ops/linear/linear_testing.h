@@ -14,6 +14,7 @@
 
 #include "base/number.h"
 #include "ops/linear/linear.h"
+#include "ops/simd/kernel_sets.h"
 
 namespace weir {
 
@@ -30,18 +31,6 @@ inline constexpr WeightFormat kFormats[] = {
 inline int64_t whole_blocks(WeightFormat format, int64_t elements) {
   const int64_t block = weight_block(format).elements;
   return (elements + block - 1) / block * block;
-}
-
-inline std::vector<KernelSet> vector_sets() {
-  std::vector<KernelSet> sets;
-  for (KernelSet set : {KernelSet::kAvx2, KernelSet::kAvx512}) {
-    if (kernel_set_supported(set)) {
-      sets.push_back(set);
-    } else {
-      std::printf("[ SKIPPED  ] kernel set %s: not on this processor\n", std::string(kernel_set_name(set)).c_str());
-    }
-  }
-  return sets;
 }
 
 // Values a network has, and those it should not have.

@@ -16,6 +16,7 @@
 #include "base/number.h"
 #include "ops/attention/attention.h"
 #include "ops/attention/attention_testing.h"
+#include "ops/simd/kernel_sets.h"
 #include "ops/simd/lanes_ref.h"
 
 namespace weir {
@@ -25,18 +26,6 @@ namespace {
 void flatten(const boost::json::value& value, std::vector<float>& out) {
   if (!value.is_array()) return out.push_back(static_cast<float>(value.to_number<double>()));
   for (const boost::json::value& inner : value.as_array()) flatten(inner, out);
-}
-
-std::vector<KernelSet> all_sets() {
-  std::vector<KernelSet> sets{KernelSet::kReference};
-  for (KernelSet set : {KernelSet::kAvx2, KernelSet::kAvx512}) {
-    if (kernel_set_supported(set)) {
-      sets.push_back(set);
-    } else {
-      std::printf("skipped: %s\n", kernel_set_name(set).data());
-    }
-  }
-  return sets;
 }
 
 // tests/fixtures/kimi_k3/unit/mla.json: computed in double, absorbed and expanded forms agree to 1e-15. FP32 sums of at
@@ -62,7 +51,7 @@ TEST(Mla, AbsorbAttendAndExpandAgreeWithTheFixture) {
                           .in = latent,
                           .data = reinterpret_cast<const std::byte*>(kv_b.data()),
                           .row_bytes = latent * 4};
-  for (KernelSet set : all_sets()) {
+  for (KernelSet set : kernel_sets()) {
     CpuDevice device(2, set);
     std::mt19937 random(1);
     const PageField field{.row_bytes = (latent + extra) * 4};
@@ -233,7 +222,7 @@ TEST(Mla, EveryKernelSetGivesTheBitsOfTheReference) {
           Projection problem(shape, format, rows, layout);
           for (bool absorb : {true, false}) {
             const std::vector<float> expected = problem.run(KernelSet::kReference, 2, absorb, 0, rows);
-            for (KernelSet set : all_sets()) {
+            for (KernelSet set : kernel_sets()) {
               EXPECT_TRUE(same_bits(problem.run(set, 2, absorb, 0, rows), expected))
                   << kernel_set_name(set) << (absorb ? " absorb " : " expand ") << weight_format_name(format)
                   << (layout == Layout::kSplit ? ", split" : "") << ", latent " << shape.latent << ", " << rows
@@ -276,7 +265,7 @@ TEST(Mla, EveryKernelSetGivesTheBitsOfTheReferenceForWeightsInBlocks) {
         Projection problem(shape, format, rows);
         for (bool absorb : {true, false}) {
           const std::vector<float> expected = problem.run(KernelSet::kReference, 2, absorb, 0, rows);
-          for (KernelSet set : all_sets()) {
+          for (KernelSet set : kernel_sets()) {
             EXPECT_TRUE(same_bits(problem.run(set, 2, absorb, 0, rows), expected))
                 << kernel_set_name(set) << (absorb ? " absorb " : " expand ") << weight_format_name(format);
           }
@@ -292,7 +281,7 @@ TEST(Mla, EveryKernelSetGivesTheBitsOfTheReferenceForFp8) {
       Projection problem(shape, WeightFormat::kE4m3, rows);
       for (bool absorb : {true, false}) {
         const std::vector<float> expected = problem.run(KernelSet::kReference, 2, absorb, 0, rows);
-        for (KernelSet set : all_sets()) {
+        for (KernelSet set : kernel_sets()) {
           EXPECT_TRUE(same_bits(problem.run(set, 2, absorb, 0, rows), expected))
               << kernel_set_name(set) << (absorb ? " absorb " : " expand ") << "latent " << shape.latent;
         }

@@ -12,21 +12,10 @@
 #include <vector>
 
 #include "base/error.h"
+#include "ops/simd/kernel_sets.h"
 
 namespace weir {
 namespace {
-
-std::vector<KernelSet> kernel_sets() {
-  std::vector<KernelSet> sets;
-  for (KernelSet set : {KernelSet::kReference, KernelSet::kAvx2, KernelSet::kAvx512}) {
-    if (kernel_set_supported(set)) {
-      sets.push_back(set);
-    } else {
-      std::printf("not tested: this processor lacks %s\n", std::string(kernel_set_name(set)).c_str());
-    }
-  }
-  return sets;
-}
 
 // Sequences with one page and one anchor slot a chunk, all NaN until the op writes them.
 class World {

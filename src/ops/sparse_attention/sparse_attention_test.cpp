@@ -10,21 +10,10 @@
 
 #include "base/error.h"
 #include "ops/attention/attention_testing.h"
+#include "ops/simd/kernel_sets.h"
 
 namespace weir {
 namespace {
-
-std::vector<KernelSet> all_sets() {
-  std::vector<KernelSet> sets{KernelSet::kReference};
-  for (KernelSet set : {KernelSet::kAvx2, KernelSet::kAvx512}) {
-    if (kernel_set_supported(set)) {
-      sets.push_back(set);
-    } else {
-      std::printf("skipped: %s\n", kernel_set_name(set).data());
-    }
-  }
-  return sets;
-}
 
 // Rows of a paged sequence with random queries; each row's selection is a random subset of what it sees.
 class Problem {
@@ -151,7 +140,7 @@ TEST(SparseAttention, GivesTheBitsOfAttentionOverASequenceOfTheSelectedRows) {
         const std::vector<float> row = problem.dense(KernelSet::kReference, p);
         expected.insert(expected.end(), row.begin(), row.end());
       }
-      for (KernelSet set : all_sets()) {
+      for (KernelSet set : kernel_sets()) {
         for (int threads : {1, 3}) {
           const auto rows = static_cast<int32_t>(s.positions - first);
           EXPECT_TRUE(same_bits(problem.run(set, threads, first, rows), expected))
@@ -165,7 +154,7 @@ TEST(SparseAttention, GivesTheBitsOfAttentionOverASequenceOfTheSelectedRows) {
 
 TEST(SparseAttention, ABatchOfRowsGivesTheBitsOfEachRowAlone) {
   Problem problem(4, 48, 32, StateDtype::kF32, 100, 40);
-  for (KernelSet set : all_sets()) {
+  for (KernelSet set : kernel_sets()) {
     const std::vector<float> batch = problem.run(set, 2, 3, 97);
     std::vector<float> alone;
     for (int64_t p = 3; p < 100; ++p) {
