@@ -2,6 +2,8 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -13,6 +15,16 @@ namespace weir {
 
 using RequestId = uint64_t;
 
+// What may come next in an answer: a pure function of the answer's tokens so far. One request's; called by the engine.
+class TokenMask {
+ public:
+  virtual ~TokenMask() = default;
+  // Bit id % 32 of word id / 32, for the whole vocabulary; empty: every id. Valid until push(). Must not throw, nor
+  // allocate after the first call. Never without a single id: where an answer must end, the stop tokens are allowed.
+  virtual std::span<const uint32_t> allowed() = 0;
+  virtual void push(int32_t id) = 0;  // the token that was chosen
+};
+
 struct Request {
   std::vector<int32_t> prompt;  // at least one id, all of the vocabulary
   int64_t max_tokens = 128;     // at least 1
@@ -20,6 +32,7 @@ struct Request {
   std::vector<int32_t> stop_tokens;  // end the answer and are not part of it
   int32_t priority = 0;              // higher ones first
   uint64_t client = 0;               // requests of the same client share its turns
+  std::shared_ptr<TokenMask> mask;   // may be null
 };
 
 struct RequestUsage {

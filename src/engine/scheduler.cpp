@@ -305,8 +305,10 @@ void Scheduler::sample_all() {
     std::optional<SampledToken>& result = sampled_[static_cast<size_t>(i)];
     const std::span<const float> logits = engine_.logits(i);
     if (live.left() == 0) {
+      std::span<const uint32_t> allowed;
+      if (live.request.mask) allowed = live.request.mask->allowed();
       result = samplers_[static_cast<size_t>(thread)].sample(logits, live.request.sampling, live.history,
-                                                             live.sequence->length(), live.generated());
+                                                             live.sequence->length(), live.generated(), allowed);
     } else if (finite(logits)) {
       result.emplace();
     } else {
@@ -344,6 +346,7 @@ void Scheduler::sampled(Live& live, const SampledToken& token) {
   }
   live.tokens.push_back(token.id);
   if (live.needs_history) live.history.add(token.id);
+  if (live.request.mask) live.request.mask->push(token.id);
   turns_[live.request.client] += 1;
   sink_.on_token(live.id, token);
   if (live.generated() == live.request.max_tokens) end(live, {.reason = FinishReason::kLength});
