@@ -232,6 +232,19 @@ TEST_P(ServingTest, WhatCanNeverFitIsRefusedWithNumbers) {
   EXPECT_TRUE(serving.scheduler.idle());
 }
 
+TEST_P(ServingTest, BlocksBeyondTheMemoryAreRefusedAtOnce) {
+  EngineOptions options = Serving::engine_options({});
+  options.max_tokens = int64_t{1} << 28;
+  EXPECT_NO_THROW(Engine(*model_, options));  // blocks that nobody takes cost nothing
+  options.all_blocks = true;
+  try {
+    Engine engine(*model_, options);
+    ADD_FAILURE() << "accepted";
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("lower --max-tokens"), std::string::npos) << error.what();
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Models, ServingTest,
                          testing::Values(ServedModel{"hf/llama", false}, ServedModel{"hf/kimi_linear", true},
                                          ServedModel{"hf/gpt_oss", true}, ServedModel{"hf/qwen3_next", true},

@@ -42,6 +42,7 @@ EngineOptions engine_options(const BatchOptions& options) {
   out.max_sequences = options.max_sequences;
   out.max_logit_rows = static_cast<int32_t>(options.max_sequences);
   out.max_tokens = options.max_tokens;
+  out.all_blocks = true;
   if (!options.no_prefix_cache) out.cached_anchor_memory = available_memory() / 8;
   return out;
 }

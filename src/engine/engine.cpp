@@ -121,11 +121,31 @@ Engine::Engine(const Model& model, const EngineOptions& options)
   pools_.anchors().poison_released(options.poison_released);
 }
 
-// The buffers are reserved but not touched yet: to find out in the middle of a step would be too late.
-void Engine::check_memory() const {
+// Of all blocks that sequences and the cache may come to hold; windows of running sequences only.
+int64_t Engine::state_bytes() {
+  int64_t bytes = pools_.anchors().bytes();
+  for (int group = 0; group < pools_.groups(); ++group) {
+    const RawBlockPool& pool = pools_.pages(group);
+    int64_t most = pool.count();
+    if (const int64_t window = pools_.window(group); window > 0) {
+      most = std::min(most, options_.max_sequences * (chunks_for(window) + 2) + chunks_for(options_.max_batch_rows));
+    }
+    bytes += pool.bytes() / std::max<int64_t>(1, pool.count()) * most;
+  }
+  return bytes;
+}
+
+// Buffers and blocks are reserved but not touched yet: to find out in the middle of a step would be too late.
+void Engine::check_memory() {
   const int64_t available = available_memory();
   const int64_t needed = circuit_->buffer_bytes();
-  if (available == 0 || needed <= available) return;
+  if (available == 0) return;
+  if (options_.all_blocks && needed + state_bytes() > available) {
+    fail("memory: pages for ", options_.max_tokens, " tokens and ", pools_.anchors().count(), " anchors need ",
+         state_bytes(), " bytes, steps of ", options_.max_batch_rows, " rows ", needed, " more, and ", available,
+         " are available: lower --max-tokens, --max-sequences or --max-batch-rows");
+  }
+  if (needed <= available) return;
   fail("memory: steps of ", options_.max_batch_rows, " rows (", options_.max_logit_rows, " with logits) need ", needed,
        " bytes of buffers, and ", available, " are available: lower --max-batch-rows");
 }

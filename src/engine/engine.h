@@ -51,6 +51,7 @@ struct EngineOptions {
   int64_t cached_anchor_memory = 0;  // and as many more as these bytes hold, at most one for each 16 of max_tokens
   int64_t anchor_spacing = 0;        // keep anchors and windows at these multiples (of 16) for deep rollbacks; 0: none
   int64_t anchor_memory = 0;         // with spacing 0: keep as many as these bytes hold, at least 64 positions apart
+  bool all_blocks = false;           // all pages and anchors will be used: Error when there is no memory for them
   bool poison_released = false;      // tests: released blocks are filled with NaN
   bool protect_anchors = false;  // tests: anchors are read-only memory while a step runs, but for those it must write
 };
@@ -122,7 +123,8 @@ class Engine {
   int64_t steps() const { return steps_; }
 
  private:
-  void check_memory() const;
+  void check_memory();
+  int64_t state_bytes();
   int64_t backbone_bytes(int64_t spacing) const;
   void choose_anchor_spacing();
   static StatePools::Limits limits(const EngineOptions& options, const StateLayout& layout);

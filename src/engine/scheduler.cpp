@@ -53,6 +53,7 @@ bool Scheduler::cancel(RequestId id) {
   for (std::vector<std::unique_ptr<Live>>* list : {&waiting_, &running_}) {
     for (const std::unique_ptr<Live>& live : *list) {
       if (live->id != id || live->ended) continue;
+      if (options_.log != nullptr) options_.log->cancelled(id);
       end(*live, {.reason = FinishReason::kCancelled});
       sweep();
       return true;
@@ -129,6 +130,12 @@ void Scheduler::add_span(Live& live, int32_t rows) {
   spans_.push_back({live.sequence.get(), tokens, LogitsWanted::kLast});
 }
 
+int32_t Scheduler::prompt_budget(int32_t decode_rows, int32_t room) const {
+  if (replayed_rows_) return std::min(*replayed_rows_, room);
+  if (options_.chunk_rows > 0) return std::min(options_.chunk_rows, room);
+  return clock_.prompt_rows(options_.target_step_ms, decode_rows, room);
+}
+
 void Scheduler::plan() {
   planned_.clear();
   spans_.clear();
@@ -139,8 +146,8 @@ void Scheduler::plan() {
     ++decode;
   }
   const int32_t room = engine_.options().max_batch_rows - decode;
-  int32_t budget = options_.chunk_rows > 0 ? std::min(options_.chunk_rows, room)
-                                           : clock_.prompt_rows(options_.target_step_ms, decode, room);
+  int32_t budget = prompt_budget(decode, room);
+  if (options_.log != nullptr && !running_.empty()) options_.log->stepped(budget);
   order_.clear();
   for (const std::unique_ptr<Live>& live : running_) {
     if (live->in_prompt()) order_.push_back(live.get());
@@ -183,6 +190,7 @@ Scheduler::Live* Scheduler::youngest() {
 }
 
 void Scheduler::preempt_youngest() {
+  if (options_.log != nullptr) options_.log->preempted();
   if (Live* live = youngest()) preempt(*live);
 }
 
@@ -217,6 +225,13 @@ bool Scheduler::run_step(StepObserver* observer) {
   return false;
 }
 
+bool Scheduler::step_with(int32_t prompt_rows, StepObserver* observer) {
+  replayed_rows_ = prompt_rows;
+  const bool more = step(observer);
+  replayed_rows_.reset();
+  return more;
+}
+
 bool Scheduler::step(StepObserver* observer) {
   const Clock::time_point start = Clock::now();
   admit();
@@ -224,7 +239,7 @@ bool Scheduler::step(StepObserver* observer) {
   const Clock::time_point planned = Clock::now();
   const bool ran = run_step(observer);
   const Clock::time_point ran_at = Clock::now();
-  if (!ran) return false;
+  if (!ran) return !idle();
   sample_all();
   const Clock::time_point chosen = Clock::now();
   after_step();

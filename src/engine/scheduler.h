@@ -20,6 +20,7 @@
 
 #include "engine/engine.h"
 #include "engine/request.h"
+#include "engine/schedule_log.h"
 #include "engine/trace.h"
 #include "state/prefix_cache.h"
 
@@ -29,6 +30,7 @@ struct SchedulerOptions {
   double target_step_ms = 100;  // of steps while requests are decoding
   int32_t chunk_rows = 0;       // rows of prompts in a step, whatever the time (tests, replay); 0: by the target
   CacheOptions cache;
+  ScheduleLog* log = nullptr;  // gets what replay() needs; may be null
 };
 
 // Time of a step by its rows, learnt from steps.
@@ -65,8 +67,9 @@ class Scheduler {
   std::string submit(RequestId id, Request request);
   // Ends it without a further token; false when there is no such request.
   bool cancel(RequestId id);
-  // One step; false when there was nothing to compute.
+  // One step; false when there was nothing to do.
   bool step(StepObserver* observer = nullptr);
+  bool step_with(int32_t prompt_rows, StepObserver* observer = nullptr);  // whatever time they take (replay)
   bool idle() const { return waiting_.empty() && running_.empty(); }
   void preempt_youngest();  // tests
 
@@ -86,6 +89,7 @@ class Scheduler {
   bool waits_for_another(Live& live, const PrefixCache::Hit& hit);
   bool goes_first(const Live& a, const Live& b) const;
   void start(Live& live, const PrefixCache::Hit& found);
+  int32_t prompt_budget(int32_t decode_rows, int32_t room) const;
   void plan();
   void add_span(Live& live, int32_t rows);
   bool run_step(StepObserver* observer);
@@ -112,6 +116,7 @@ class Scheduler {
   std::vector<Sampler> samplers_;                     // one per thread
   std::vector<std::optional<SampledToken>> sampled_;  // by planned span; of chunks within a prompt: whether finite
   StepClock clock_;
+  std::optional<int32_t> replayed_rows_;                  // of prompts, in this step
   std::vector<std::unique_ptr<Live>> waiting_, running_;  // running: in the order of arrival
   std::map<uint64_t, double> turns_;                      // rows given to each client with live requests
   struct Planned {

@@ -50,6 +50,7 @@ std::string Scheduler::submit(RequestId id, Request request) {
     ++counters_.refused;
     return why;
   }
+  if (options_.log != nullptr) options_.log->submitted(id, request);
   const auto prompt = static_cast<int64_t>(request.prompt.size());
   auto live = std::make_unique<Live>();
   live->id = id;

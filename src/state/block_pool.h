@@ -27,6 +27,7 @@ class RawBlockPool {
   int64_t free_count() const { return static_cast<int64_t>(free_.size()); }
   int64_t held_count() const { return count() - free_count(); }
   int64_t block_bytes() const { return block_bytes_; }
+  int64_t bytes() const { return stride_ * count(); }  // of address space; of memory, when all have been taken
   uint32_t references(uint32_t id) const { return references_[id]; }
 
   // Fills released blocks with NaN patterns, so that a read of a block that nobody wrote shows (tests).
