@@ -101,8 +101,9 @@ unmet_needs() {
   have_program cmake || echo "CMake 3.22 or newer"
   have_program ninja || echo "Ninja"
   local boost_version=$'#include <boost/version.hpp>\n#if BOOST_VERSION < 108100\n#error\n#endif'
-  { have_header "$boost_version" && have_header "$(header_condition boost/json.hpp)"; } ||
-    echo "Boost 1.81 or newer with Boost.JSON (headers and static library)"
+  { have_header "$boost_version" && have_header "$(header_condition boost/json.hpp)" &&
+    have_header "$(header_condition boost/beast/http.hpp)"; } ||
+    echo "Boost 1.81 or newer with Boost.Asio, Boost.Beast and Boost.JSON (headers, and JSON's static library)"
   have_header "$(header_condition CLI/CLI.hpp)" || echo "CLI11"
   have_header "$(header_condition gtest/gtest.h)" || echo "GoogleTest"
   have_header "$(header_condition pcre2.h)" || echo "PCRE2 (8 bit, static library)"

@@ -14,7 +14,7 @@
 namespace weir::http {
 
 struct Request {
-  std::string method, path, query;                           // path percent-decoded, without query
+  std::string method, path, query;                           // path percent-decoded; query as it came, without '?'
   std::vector<std::pair<std::string, std::string>> headers;  // names in lower case
   std::string body;
   std::string peer;  // address, without port
@@ -31,11 +31,13 @@ class Response {
   virtual ~Response() = default;
   virtual void send(int status, std::string_view content_type, std::string body, Headers headers = {}) = 0;
   virtual void start(int status, std::string_view content_type, Headers headers = {}) = 0;  // chunked
-  // False when the client has gone, or reads so slowly that Limits::stream_buffer is full; then it is cut off.
+  // False when the client has gone, or reads so slowly that Limits::stream_buffer is full; then it is cut off. One
+  // write may be larger than the buffer when nothing else waits.
   virtual bool write(std::string bytes) = 0;
   virtual void finish() = 0;
-  // Called once, on a network thread, if the client goes away (or is cut off) before the answer is complete; at once
-  // when it has gone already.
+  // Called once, on a network thread and under no lock, if the client goes away (or is cut off) before send() or
+  // finish(); at once when it has gone already. Must not throw. A client that has only ended its own sending has not
+  // gone.
   virtual void on_gone(std::function<void()> call) = 0;
 };
 
@@ -79,7 +81,7 @@ class Server {
   void close_listener();  // no new connections; idle ones are closed; those with an answer in progress go on
   // Waits until no answer is in progress, at most so long; false when some remain.
   bool drain(std::chrono::milliseconds limit);
-  void stop();  // cuts all connections, ends the threads
+  void stop();  // cuts all connections, ends the threads; not from a network thread
 
  private:
   class Impl;
