@@ -8,6 +8,7 @@
     tools/fuzz_seeds.py jinja DIR          the templates of the tests
     tools/fuzz_seeds.py kimi_parser DIR    answers, whole and cut, with a byte for each marker
     tools/fuzz_seeds.py kimi_json DIR      objects in both dialects
+    tools/fuzz_seeds.py http DIR           requests in all forms, right and wrong
 """
 
 import base64
@@ -211,7 +212,37 @@ def kimi_json_seeds(folder):
     )
 
 
+def http_seeds(folder):
+    host = "Host: h\r\n"
+    post, get = f"POST /a%20b?c=%20 HTTP/1.1\r\n{host}", f"GET / HTTP/1.1\r\n{host}"
+    chunked = post + "Transfer-Encoding: chunked\r\n"
+    requests = [
+        get + "\r\n" + post + "Content-Length: 5\r\n\r\nhello\r\n" + get + "Connection: close\r\n\r\n",
+        "GET http://h:1/x?y HTTP/1.0\r\nConnection: keep-alive\r\n\r\nOPTIONS * HTTP/1.1\r\nHost: h\r\n\r\n",
+        chunked + "Expect: 100-continue\r\n\r\n3;a=b\r\nabc\r\n0A\r\n0123456789\r\n0\r\nX: 1\r\n\r\n" + get + "\r\n",
+        chunked + "\r\n0\r\n\r\n" + chunked + "\r\n12d\r\n",
+        chunked + "Content-Length: 3\r\n\r\nabc",
+        chunked + "Transfer-Encoding: chunked\r\n\r\n",
+        post + "Content-Length: 3\r\nContent-Length: 3\r\n\r\nabc",
+        post + "Content-Length: 99999999999999999999999\r\n\r\n",
+        post + "Content-Length: 301\r\n\r\n",
+        post + "Transfer-Encoding: gzip\r\n\r\n",
+        post + "Expect: wonders\r\n\r\n",
+        post + "Folded: a\r\n b\r\n\r\n",
+        "POST / HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n",
+        "GET /%zz HTTP/1.1\r\n\r\n",
+        "GET ftp://h/ HTTP/1.1\r\n\r\n",
+        "CONNECT h:1 HTTP/1.1\r\n\r\n",
+        "GET / HTTP/1.1\r\n\r\n",
+        get + host + "\r\n",
+        get + "a:" + 4100 * "b",
+    ]
+    # The first four bytes say how the rest is cut.
+    write_all(folder, [cut + request for request in requests for cut in ("\0\0\0\0", "\7\60\1\20")])
+
+
 HANDMADE = {
+    "http": http_seeds,
     "tokenizer": tokenizer_seeds,
     "jinja": jinja_seeds,
     "kimi_parser": kimi_parser_seeds,
