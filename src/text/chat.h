@@ -67,6 +67,7 @@ struct Segment {
 struct RenderedPrompt {
   std::string text;  // of all segments
   std::vector<Segment> segments;
+  size_t begun = 0;  // segments at the end that are the beginning of the answer already
 
   void add(std::string_view piece, bool markup);  // a segment of its own; nothing for ""
 };

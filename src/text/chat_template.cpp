@@ -125,7 +125,9 @@ std::optional<std::string> configured_template(const JsonObject& config, bool wi
 }  // namespace
 
 ChatTemplate::ChatTemplate(std::string name, std::string_view source, TemplateTokens tokens, jinja::Limits limits)
-    : template_(jinja::Template::compile(std::move(name), source, limits)), tokens_(std::move(tokens)) {}
+    : template_(jinja::Template::compile(std::move(name), source, limits)),
+      tokens_(std::move(tokens)),
+      call_syntax_(find_call_syntax(source)) {}
 
 std::optional<ChatTemplate> ChatTemplate::from_folder(const std::filesystem::path& folder,
                                                       std::vector<TokenMarker> markers, bool with_tools) {

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "text/call_syntax.h"
 #include "text/chat.h"
 #include "text/jinja.h"
 
@@ -47,9 +48,12 @@ class ChatTemplate {
   // text.
   RenderedPrompt render(const ChatRequest& request, const std::tm& now) const;
 
+  const CallSyntax* call_syntax() const { return call_syntax_; }  // nullptr: tools are called in no known way
+
  private:
   jinja::Template template_;
   TemplateTokens tokens_;
+  const CallSyntax* call_syntax_;
 };
 
 // The cut that render() makes. A marker counts only where all of its bytes are the template's.

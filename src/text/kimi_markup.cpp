@@ -113,6 +113,34 @@ Options read_options(const json::object& given) {
   return out;
 }
 
+using Attributes = std::initializer_list<std::pair<std::string_view, std::string_view>>;
+
+void begin_tag(RenderedPrompt& out, std::string_view tag) {
+  out.add("<|open|>", true);
+  out.add(tag, false);
+}
+
+void begin_attribute(RenderedPrompt& out, std::string_view key) {
+  out.add(concat(" ", key), false);
+  out.add("=\"", false);
+}
+
+void open_tag(RenderedPrompt& out, std::string_view tag, Attributes attributes = {}) {
+  begin_tag(out, tag);
+  for (const auto& [key, value] : attributes) {
+    begin_attribute(out, key);
+    out.add(replace_all(replace_all(std::string(value), "&", "&amp;"), "\"", "&quot;"), false);
+    out.add("\"", false);
+  }
+  out.add("<|sep|>", true);
+}
+
+void close_tag(RenderedPrompt& out, std::string_view tag) {
+  out.add("<|close|>", true);
+  out.add(tag, false);
+  out.add("<|sep|>", true);
+}
+
 class Renderer {
  public:
   explicit Renderer(const ChatRequest& request) : request_(request), options_(read_options(request.options)) {}
@@ -137,8 +165,6 @@ class Renderer {
   }
 
  private:
-  using Attributes = std::initializer_list<std::pair<std::string_view, std::string_view>>;
-
   static constexpr std::string_view kToolsBody =
       "# Tools\nHere are the available tools, described in JSONSchema.\n\n```json\n";
   static constexpr std::string_view kMoreToolsBody =
@@ -352,23 +378,8 @@ class Renderer {
     out_.add(options_.images[images_used_++], true);
   }
 
-  void open(std::string_view tag, Attributes attributes = {}) {
-    out_.add("<|open|>", true);
-    out_.add(tag, false);
-    for (const auto& [key, value] : attributes) {
-      out_.add(concat(" ", key), false);
-      out_.add("=\"", false);
-      out_.add(replace_all(replace_all(std::string(value), "&", "&amp;"), "\"", "&quot;"), false);
-      out_.add("\"", false);
-    }
-    out_.add("<|sep|>", true);
-  }
-
-  void close(std::string_view tag) {
-    out_.add("<|close|>", true);
-    out_.add(tag, false);
-    out_.add("<|sep|>", true);
-  }
+  void open(std::string_view tag, Attributes attributes = {}) { open_tag(out_, tag, attributes); }
+  void close(std::string_view tag) { close_tag(out_, tag); }
 
   void end_message() {
     close("message");
@@ -394,5 +405,30 @@ class Renderer {
 }  // namespace
 
 RenderedPrompt render_kimi_k3(const ChatRequest& request) { return Renderer(request).render(); }
+
+std::string_view open_kimi_k3_channel(const RenderedPrompt& prompt) {
+  for (size_t i = prompt.segments.size() - prompt.begun; i-- > 1;) {
+    const Segment& before = prompt.segments[i - 1];
+    if (before.markup && before.text == "<|open|>") return prompt.segments[i].text == "think" ? "think" : "response";
+  }
+  return "response";
+}
+
+void open_kimi_k3_call(RenderedPrompt& prompt, std::optional<std::string_view> tool) {
+  const size_t before = prompt.segments.size();
+  if (open_kimi_k3_channel(prompt) == "think") {
+    close_tag(prompt, "think");
+    open_tag(prompt, "response");
+  }
+  close_tag(prompt, "response");
+  open_tag(prompt, "tools");
+  if (tool) {
+    open_tag(prompt, "call", {{"tool", *tool}, {"index", "1"}});
+  } else {
+    begin_tag(prompt, "call");
+    begin_attribute(prompt, "tool");
+  }
+  prompt.begun = prompt.segments.size() - before;
+}
 
 }  // namespace weir

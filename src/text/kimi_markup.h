@@ -18,4 +18,9 @@ namespace weir {
 // Throws Error "messages[2].role: expected WHAT, found WHAT".
 RenderedPrompt render_kimi_k3(const ChatRequest& request);
 
+// Adds to a prompt whose last opened channel is think or response the beginning of an answer that calls this tool, or
+// without a name up to where that comes.
+void open_kimi_k3_call(RenderedPrompt& prompt, std::optional<std::string_view> tool);
+std::string_view open_kimi_k3_channel(const RenderedPrompt& prompt);  // "think" or "response", before the answer
+
 }  // namespace weir

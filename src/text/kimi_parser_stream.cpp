@@ -32,6 +32,17 @@ std::optional<KimiMarker> KimiStream::marker_of(int32_t id) const {
   return std::nullopt;
 }
 
+void KimiStream::begin(std::span<const Segment> answer, std::vector<ChatEvent>& events) {
+  for (const Segment& segment : answer) {
+    const std::optional<int32_t> id = segment.markup ? tokenizer_->id_of(segment.text) : std::nullopt;
+    if (id) {
+      push(*id, events);
+    } else {
+      parser_.text(segment.text, events);
+    }
+  }
+}
+
 void KimiStream::push(int32_t id, std::vector<ChatEvent>& events) {
   if (const std::optional<KimiMarker> marker = marker_of(id)) {
     parser_.text(decoder_.finish(), events);

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -18,6 +19,7 @@ class KimiStream {
   // text.
   KimiStream(std::shared_ptr<const Tokenizer> tokenizer, KimiParser::Start start, std::string id_prefix = "call_");
 
+  void begin(std::span<const Segment> answer, std::vector<ChatEvent>& events);  // what the prompt has of it
   void push(int32_t id, std::vector<ChatEvent>& events);
   void finish(std::vector<ChatEvent>& events);  // no more ids
 
