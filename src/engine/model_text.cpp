@@ -7,10 +7,7 @@
 #include "base/error.h"
 #include "engine/gguf_tokenizer.h"
 #include "text/kimi_markup.h"
-#include "text/kimi_parser_stream.h"
-#include "text/think_splitter.h"
 #include "text/tokenizer_parts.h"
-#include "text/tokenizer_stream.h"
 
 namespace weir {
 namespace {
@@ -28,68 +25,6 @@ std::string file_text(const fs::path& path) {
 bool is_there(const fs::path& path) {
   std::error_code error;
   return fs::exists(path, error);
-}
-
-// What a model writes after a template's prompt, or after any text.
-class PlainAnswer final : public AnswerStream {
- public:
-  PlainAnswer(std::shared_ptr<const Tokenizer> tokenizer, std::optional<ThinkSplitter::Start> start)
-      : tokenizer_(std::move(tokenizer)), decoder_(tokenizer_, true) {
-    if (start) splitter_.emplace(*start);
-  }
-
-  void push(int32_t id, std::vector<ChatEvent>& events) override {
-    const std::span<const int32_t> ends = tokenizer_->end_of_generation();
-    if (std::ranges::binary_search(ends, id)) message_.finish_reason = "stop";
-    emit(decoder_.push(id), events);
-    // Some vocabularies have the tags as special tokens, which decode to nothing.
-    for (const char* tag : {"<think>", "</think>"}) {
-      if (splitter_ && tokenizer_->is_special(id) && tokenizer_->id_of(tag) == id) emit(tag, events);
-    }
-  }
-  void finish(std::vector<ChatEvent>& events) override {
-    emit(decoder_.finish(), events);
-    if (splitter_) splitter_->finish(message_, events);
-    if (message_.finish_reason.empty()) message_.finish_reason = "length";
-    events.push_back({.kind = ChatEvent::Kind::kEnd, .text = message_.finish_reason});
-  }
-  const ParsedMessage& message() const override { return message_; }
-
- private:
-  void emit(std::string text, std::vector<ChatEvent>& events) {
-    if (splitter_) return splitter_->push(text, message_, events);
-    if (text.empty()) return;
-    message_.content += text;
-    events.push_back({.kind = ChatEvent::Kind::kContent, .text = std::move(text)});
-  }
-
-  std::shared_ptr<const Tokenizer> tokenizer_;
-  StreamDecoder decoder_;
-  std::optional<ThinkSplitter> splitter_;
-  ParsedMessage message_;
-};
-
-class KimiAnswer final : public AnswerStream {
- public:
-  KimiAnswer(std::shared_ptr<const Tokenizer> tokenizer, KimiParser::Start start, std::string call_prefix)
-      : stream_(std::move(tokenizer), start, std::move(call_prefix)) {}
-
-  void push(int32_t id, std::vector<ChatEvent>& events) override { stream_.push(id, events); }
-  void finish(std::vector<ChatEvent>& events) override { stream_.finish(events); }
-  const ParsedMessage& message() const override { return stream_.parser().message(); }
-
- private:
-  KimiStream stream_;
-};
-
-// The channel that a prompt in Kimi's markup has opened last: the word behind the last <|open|>.
-KimiParser::Start open_channel(const RenderedPrompt& prompt) {
-  for (size_t i = prompt.segments.size(); i-- > 1;) {
-    const Segment& before = prompt.segments[i - 1];
-    if (!before.markup || before.text != "<|open|>") continue;
-    return prompt.segments[i].text == "think" ? KimiParser::Start::kThink : KimiParser::Start::kResponse;
-  }
-  return KimiParser::Start::kResponse;
 }
 
 }  // namespace
@@ -262,21 +197,6 @@ std::vector<int32_t> ModelText::encode(const RenderedPrompt& prompt) const {
 
 std::vector<int32_t> ModelText::encode_raw(std::string_view text) const {
   return tokenizer().encode(text, SpecialTokens::kParse, true);
-}
-
-std::unique_ptr<AnswerStream> ModelText::answer(const RenderedPrompt& prompt, std::string call_prefix) const {
-  tokenizer();
-  if (format_ == ChatFormat::kKimiK3) {
-    return std::make_unique<KimiAnswer>(tokenizer_, open_channel(prompt), std::move(call_prefix));
-  }
-  if (prompt.text.empty()) return std::make_unique<PlainAnswer>(tokenizer_, std::nullopt);
-  const auto start = ends_in_think(prompt.text) ? ThinkSplitter::Start::kReasoning : ThinkSplitter::Start::kAnswer;
-  return std::make_unique<PlainAnswer>(tokenizer_, start);
-}
-
-std::unique_ptr<AnswerStream> ModelText::plain_answer() const {
-  tokenizer();
-  return std::make_unique<PlainAnswer>(tokenizer_, std::nullopt);
 }
 
 std::vector<int64_t> ModelText::stop_tokens(std::span<const int64_t> configured) const {

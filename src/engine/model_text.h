@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
@@ -12,8 +13,10 @@
 #include <vector>
 
 #include "engine/engine.h"
+#include "engine/request.h"
 #include "text/chat.h"
 #include "text/chat_template.h"
+#include "text/json_token_masks.h"
 #include "text/tokenizer.h"
 
 namespace weir {
@@ -49,9 +52,21 @@ class ModelText {
   // The ids of a text in which markers count, with what the files put around texts (BOS).
   std::vector<int32_t> encode_raw(std::string_view text) const;
 
-  // What follows `prompt` as a message (an empty prompt: as text, of which nothing is reasoning); calls get the ids
-  // CALL_PREFIX0, CALL_PREFIX1 ...
-  std::unique_ptr<AnswerStream> answer(const RenderedPrompt& prompt, std::string call_prefix = "call_") const;
+  // Can a prompt make the model call a tool? Then open_call() adds the beginning of an answer that calls this one, or
+  // without a name up to where that comes. The answer has no reasoning. Error when it can't.
+  bool opens_calls() const;
+  void open_call(RenderedPrompt& prompt, std::optional<std::string_view> tool) const;
+
+  // What follows `prompt` as a message (an empty prompt: as text, of which nothing is reasoning), with what the prompt
+  // has of it; calls get the ids CALL_PREFIX0, CALL_PREFIX1 ... Behind a template, calls are only looked for when there
+  // are `tools`, which are read here and not kept.
+  std::unique_ptr<AnswerStream> answer(const RenderedPrompt& prompt, std::string call_prefix = "call_",
+                                       const boost::json::array* tools = nullptr) const;
+
+  // For an answer to `prompt` whose content is one JSON object: see json_mask.h. `stop_tokens` is not empty; `vocab`:
+  // the model's number of ids. Error when the vocabulary can't write JSON. The first call takes tenths of a second.
+  std::shared_ptr<TokenMask> json_mask(const RenderedPrompt& prompt, std::vector<int32_t> stop_tokens,
+                                       int64_t vocab) const;
 
   // What follows a text that is no conversation: content only.
   std::unique_ptr<AnswerStream> plain_answer() const;
@@ -70,11 +85,18 @@ class ModelText {
   std::vector<TokenMarker> markers() const;
   bool spells_marker(std::string_view text) const;
   bool knows_kimi_markers() const;
+  const CallSyntax* call_syntax() const;  // of the template for conversations with tools
+  std::shared_ptr<const JsonTokenMasks> json_tokens(int64_t vocab) const;
 
   std::string place_;  // for messages
   std::shared_ptr<const Tokenizer> tokenizer_;
   ChatFormat format_ = ChatFormat::kTemplate;
   std::shared_ptr<const Template> template_, tool_template_;  // the same object when the model has one for both
+  struct JsonTokens {
+    std::mutex mutex;
+    std::shared_ptr<const JsonTokenMasks> made;  // by the first who needs them
+  };
+  std::shared_ptr<JsonTokens> json_tokens_ = std::make_shared<JsonTokens>();
 };
 
 }  // namespace weir

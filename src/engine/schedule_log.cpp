@@ -90,6 +90,8 @@ Request request_of(const JsonObject& object) {
   return request;
 }
 
+std::string_view first_line(std::string_view log) { return log.substr(0, std::min(log.find('\n'), log.size())); }
+
 // True when it was a step.
 bool repeat(const JsonObject& line, Scheduler& scheduler) {
   if (line.has("step")) {
@@ -103,13 +105,46 @@ bool repeat(const JsonObject& line, Scheduler& scheduler) {
     scheduler.cancel(unsigned_field(line, "cancel"));
   } else if (line.has("preempt")) {
     scheduler.preempt_youngest();
-  } else {
+  } else if (!line.has("engine")) {
     fail(line.file(), ": expected submit, cancel, preempt or step");
   }
   return false;
 }
 
 }  // namespace
+
+RecordedEngine RecordedEngine::of(const EngineOptions& options, int64_t cached_anchors, bool prefix_cache) {
+  return {options.max_batch_rows, options.max_sequences, options.max_tokens, cached_anchors, prefix_cache};
+}
+
+RecordedEngine RecordedEngine::of(std::string_view log, const std::string& file) {
+  const std::string place = concat(file, ": line 1");
+  json::value value = parse_json(first_line(log), place);
+  if (!value.is_object()) fail(place, ": expected a JSON object");
+  const JsonObject engine = JsonObject(place, "", std::move(value.get_object())).object("engine");
+  RecordedEngine out;
+  out.max_batch_rows = static_cast<int32_t>(engine.integer("max_batch_rows", 1, 65536));
+  out.max_sequences = engine.integer("max_sequences", 1, out.max_batch_rows);
+  out.max_tokens = engine.integer("max_tokens", 1, kMostTokens);
+  out.cached_anchors = engine.integer("cached_anchors", 0, kMostTokens);
+  out.prefix_cache = engine.boolean("prefix_cache");
+  return out;
+}
+
+void RecordedEngine::apply(EngineOptions& options) const {
+  options.max_batch_rows = max_batch_rows;
+  options.max_sequences = max_sequences;
+  options.max_logit_rows = static_cast<int32_t>(max_sequences);
+  options.max_tokens = max_tokens;
+  options.cached_anchors = cached_anchors;
+  options.all_blocks = true;
+}
+
+void ScheduleLog::began(const RecordedEngine& engine) {
+  write(concat("{\"engine\":{\"max_batch_rows\":", engine.max_batch_rows, ",\"max_sequences\":", engine.max_sequences,
+               ",\"max_tokens\":", engine.max_tokens, ",\"cached_anchors\":", engine.cached_anchors,
+               ",\"prefix_cache\":", engine.prefix_cache ? "true" : "false", "}}\n"));
+}
 
 void ScheduleLog::submitted(RequestId id, const Request& request) {
   const json::object line{{"submit", std::to_string(id)},

@@ -1,5 +1,7 @@
 #include "engine/service.h"
 
+#include <algorithm>
+
 #include "base/error.h"
 
 namespace weir {
@@ -7,25 +9,32 @@ namespace weir {
 Service::Service(Engine& engine, const Options& options, BlockStore* store)
     : engine_(engine),
       options_(options),
+      store_(store),
       trace_(options.trace_steps),
-      scheduler_(engine, options.scheduler, *this, store, &trace_) {
+      scheduler_(engine, options.scheduler, *this, store, &trace_),
+      recent_(static_cast<size_t>(kRecentSteps)) {
   take_snapshot();
   thread_ = std::thread([this] { run(); });
 }
 
 Service::~Service() { stop(); }
 
-std::string Service::submit(Request request, std::shared_ptr<TokenStream> stream, RequestId& id) {
-  if (std::string why = scheduler_.refusal(request); !why.empty()) return why;
+std::optional<SubmitRefusal> Service::submit(Request request, std::shared_ptr<TokenStream> stream, RequestId& id) {
+  using Kind = SubmitRefusal::Kind;
+  if (std::string why = scheduler_.refusal(request); !why.empty()) return SubmitRefusal{Kind::kNeverFits, why};
   const std::lock_guard lock(mutex_);
-  if (!alive_) return "the engine has stopped after an error";
-  if (stopping_ || draining_) return "the server is shutting down";
+  if (!alive_) return SubmitRefusal{Kind::kDead, "the engine has stopped after an error"};
+  if (stopping_ || draining_) return SubmitRefusal{Kind::kStopping, "the server is shutting down"};
+  if (options_.max_waiting > 0 && unfinished_ >= engine_.options().max_sequences + options_.max_waiting) {
+    return SubmitRefusal{Kind::kQueueFull, concat("too many requests: ", unfinished_, " run or wait already")};
+  }
+  ++unfinished_;
   id = next_id_++;
   commands_.push_back(
       {.kind = Command::Kind::kSubmit, .id = id, .request = std::move(request), .stream = std::move(stream)});
   idle_ = false;
   wake_.notify_one();
-  return {};
+  return std::nullopt;
 }
 
 void Service::cancel(RequestId id) {
@@ -58,9 +67,24 @@ void Service::stop() {
   if (thread_.joinable()) thread_.join();
 }
 
-Service::Snapshot Service::snapshot() const {
+EngineSnapshot Service::snapshot() const {
+  EngineSnapshot out = [&] {
+    const std::lock_guard lock(mutex_);
+    return snapshot_;
+  }();
+  if (store_ != nullptr) out.store = store_->counters();
+  return out;
+}
+
+std::vector<StepRecord> Service::steps_since(int64_t since, int64_t most) const {
   const std::lock_guard lock(mutex_);
-  return snapshot_;
+  const int64_t newest = snapshot_.scheduler.steps - 1;
+  const int64_t wanted = std::min(most, kRecentSteps);
+  std::vector<StepRecord> out;
+  for (int64_t step = std::max({int64_t{0}, since + 1, newest - wanted + 1}); step <= newest; ++step) {
+    out.push_back(recent_[static_cast<size_t>(step % kRecentSteps)]);
+  }
+  return out;
 }
 
 std::string Service::trace() {
@@ -72,6 +96,7 @@ std::string Service::trace() {
 void Service::take_snapshot() {
   const std::lock_guard lock(mutex_);
   StatePools& pools = engine_.pools();
+  const bool stepped = scheduler_.counters().steps > snapshot_.scheduler.steps;
   snapshot_.scheduler = scheduler_.counters();
   snapshot_.cache = scheduler_.cache().counters();
   snapshot_.waiting = scheduler_.waiting();
@@ -80,12 +105,30 @@ void Service::take_snapshot() {
   snapshot_.restore_points = scheduler_.cache().point_count();
   snapshot_.pages.resize(static_cast<size_t>(pools.groups()));
   snapshot_.free_pages.resize(static_cast<size_t>(pools.groups()));
+  snapshot_.page_bytes.resize(static_cast<size_t>(pools.groups()));
   for (int group = 0; group < pools.groups(); ++group) {
     snapshot_.pages[static_cast<size_t>(group)] = pools.pages(group).count();
     snapshot_.free_pages[static_cast<size_t>(group)] = pools.pages(group).free_count();
+    snapshot_.page_bytes[static_cast<size_t>(group)] = pools.pages(group).block_bytes();
   }
   snapshot_.anchors = pools.anchors().count();
   snapshot_.free_anchors = pools.anchors().free_count();
+  snapshot_.anchor_bytes = pools.anchors().block_bytes();
+  if (stepped) note_step();
+}
+
+// With the lock held. Records keep their memory from one use to the next.
+void Service::note_step() {
+  const TraceStep& last = trace_.last();
+  StepRecord& record = recent_[static_cast<size_t>(last.step % kRecentSteps)];
+  record.step = last.step;
+  record.model_ms = last.model_ms;
+  record.other_ms = last.other_ms;
+  record.running = last.running;
+  record.waiting = last.waiting;
+  record.spans.clear();
+  for (int64_t i = 0; i < last.spans; ++i) record.spans.push_back(trace_.span(last, i));
+  snapshot_.step_seconds.add((last.model_ms + last.other_ms) / 1e3);
 }
 
 void Service::on_token(RequestId id, const SampledToken& token) {
@@ -97,6 +140,10 @@ void Service::on_end(RequestId id, const RequestEnd& end) {
   if (found == streams_.end()) return;
   const std::shared_ptr<TokenStream> stream = std::move(found->second);
   streams_.erase(found);
+  {
+    const std::lock_guard lock(mutex_);
+    --unfinished_;
+  }
   stream->on_end(end);
 }
 

@@ -13,53 +13,37 @@
 #include <unordered_map>
 #include <vector>
 
-#include "engine/scheduler.h"
+#include "engine/engine_queue.h"
 
 namespace weir {
 
-// What receives a request's tokens. Called by the engine's thread: must not block, nor throw.
-class TokenStream {
- public:
-  virtual ~TokenStream() = default;
-  virtual void on_token(const SampledToken& token) = 0;
-  virtual void on_end(const RequestEnd& end) = 0;  // once, the last call
-};
-
-class Service final : private RequestSink {
+class Service final : public EngineQueue, private RequestSink {
  public:
   struct Options {
     SchedulerOptions scheduler;
     int64_t trace_steps = 4096;
+    int64_t max_waiting = 0;                       // requests beyond those that may run; 0: any number
     std::function<void(const std::string&)> died;  // the engine's thread has ended by an error; called by it
   };
 
   // `store` may be null. Engine and store must outlive the service; nobody else steps the engine.
   Service(Engine& engine, const Options& options, BlockStore* store = nullptr);
-  ~Service();  // as stop()
+  ~Service() override;  // as stop()
   Service(const Service&) = delete;
   Service& operator=(const Service&) = delete;
 
-  // Empty, or why the request was refused: it can never be served, too many wait, the service stops or is dead. Then
-  // the stream is not called.
-  std::string submit(Request request, std::shared_ptr<TokenStream> stream, RequestId& id);
-  // The stream's on_end follows (kCancelled), unless it has come already.
-  void cancel(RequestId id);
+  std::optional<SubmitRefusal> submit(Request request, std::shared_ptr<TokenStream> stream, RequestId& id) override;
+  void cancel(RequestId id) override;
 
   // No new requests; returns when all running ones have ended.
   void drain();
   // Ends all requests (kCancelled) and the thread.
   void stop();
-  bool alive() const { return alive_; }
+  bool alive() const override { return alive_; }
 
-  struct Snapshot {
-    Scheduler::Counters scheduler;
-    PrefixCache::Counters cache;
-    int64_t waiting = 0, running = 0, cached_chunks = 0, restore_points = 0;
-    std::vector<int64_t> pages, free_pages;  // by group
-    int64_t anchors = 0, free_anchors = 0;
-  };
-  Snapshot snapshot() const;  // of the end of the last step
-  std::string trace();        // JSON lines of the last steps
+  EngineSnapshot snapshot() const override;
+  std::vector<StepRecord> steps_since(int64_t since, int64_t most) const override;
+  std::string trace();  // JSON lines of the last steps
   // Runs on the engine's thread between two steps (tests, checks); waits for it.
   void between_steps(const std::function<void(Scheduler&)>& work);
 
@@ -75,12 +59,14 @@ class Service final : private RequestSink {
   void run() noexcept;
   bool take_commands();
   void take_snapshot();
+  void note_step();
   void on_token(RequestId id, const SampledToken& token) override;
   void on_end(RequestId id, const RequestEnd& end) override;
   void end_all(const RequestEnd& end);
 
   Engine& engine_;
   Options options_;
+  BlockStore* store_;
   TraceRecorder trace_;
   Scheduler scheduler_;
   std::unordered_map<RequestId, std::shared_ptr<TokenStream>> streams_;  // the engine's thread's
@@ -90,7 +76,9 @@ class Service final : private RequestSink {
   std::vector<Command> commands_, taken_;
   bool stopping_ = false, draining_ = false, idle_ = true;
   RequestId next_id_ = 1;
-  Snapshot snapshot_;
+  int64_t unfinished_ = 0;
+  EngineSnapshot snapshot_;
+  std::vector<StepRecord> recent_;  // step n at n % kRecentSteps
   std::atomic<bool> alive_{true};
   std::thread thread_;
 };
