@@ -93,6 +93,19 @@ weir_folder(weir_state src/state weir_device weir_xxhash)
 weir_folder(weir_models src/models weir_state ${op_libraries})
 weir_folder(weir_engine src/engine weir_models weir_text)
 weir_folder(weir_server src/server weir_engine)
+
+# The web page, put together from its sources (web_page.h).
+set(WEIR_PAGE ${CMAKE_BINARY_DIR}/web_page)
+file(GLOB page_sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/server/web/*)
+add_custom_command(
+  OUTPUT ${WEIR_PAGE}/web_page.cpp
+  BYPRODUCTS ${WEIR_PAGE}/web_page.html ${WEIR_PAGE}/web_page.csp
+  COMMAND ${CMAKE_COMMAND} -D SOURCES=${CMAKE_SOURCE_DIR}/src/server/web -D OUTPUT=${WEIR_PAGE}
+          -P ${CMAKE_SOURCE_DIR}/cmake/web_page.cmake
+  DEPENDS ${page_sources} ${CMAKE_SOURCE_DIR}/cmake/web_page.cmake
+  VERBATIM)
+target_sources(weir_server PRIVATE ${WEIR_PAGE}/web_page.cpp)
+
 weir_folder(weir_cli src/cli weir_server CLI11::CLI11)
 target_compile_definitions(weir_cli PRIVATE WEIR_VERSION="${PROJECT_VERSION}")
 
@@ -114,6 +127,10 @@ foreach(file ${cross_tests})
     add_dependencies(${program} weir)
   endif()
 endforeach()
+# Servers whose answers are given, for clients in other languages.
+add_executable(replay_server tests/replay_server_main.cpp)
+target_link_libraries(replay_server PRIVATE weir_server)
+target_include_directories(replay_server PRIVATE ${CMAKE_SOURCE_DIR})
 file(GLOB cross_benches CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/bench/*_bench.cpp)
 foreach(file ${cross_benches})
   get_filename_component(program ${file} NAME_WE)
@@ -132,3 +149,24 @@ else()
   add_test(NAME make_model_test COMMAND ${CMAKE_COMMAND} -E echo "OK (skipped=all): python3 is not installed")
 endif()
 set_tests_properties(make_model_test PROPERTIES SKIP_REGULAR_EXPRESSION "OK \\(skipped=")
+
+# The official clients of the server's dialects, unchanged; 77: their packages are not installed, and `ctest -V` says so.
+if(PYTHON3)
+  add_test(NAME server_clients_test COMMAND ${PYTHON3} ${CMAKE_SOURCE_DIR}/tests/server_clients_test.py
+           $<TARGET_FILE:replay_server> $<TARGET_FILE:weir>)
+  set_tests_properties(server_clients_test PROPERTIES SKIP_RETURN_CODE 77 TIMEOUT 600)
+  add_test(NAME serve_signals_test COMMAND ${PYTHON3} ${CMAKE_SOURCE_DIR}/tests/serve_signals_test.py $<TARGET_FILE:weir>)
+  set_tests_properties(serve_signals_test PROPERTIES TIMEOUT 600)
+  add_test(NAME dialect_types_test COMMAND ${PYTHON3} ${CMAKE_SOURCE_DIR}/tests/dialect_types_test.py
+           $<TARGET_FILE:anthropic_test> $<TARGET_FILE:responses_test>)
+  set_tests_properties(dialect_types_test PROPERTIES SKIP_RETURN_CODE 77 TIMEOUT 600)
+endif()
+
+# The web page in headless Chromium, against a server of scripted answers. Without chromium, chromedriver or selenium
+# CTest says "Skipped" and `ctest -V` why.
+if(PYTHON3)
+  add_test(NAME web_page_browser_test COMMAND ${PYTHON3} ${CMAKE_SOURCE_DIR}/tests/web_page_test.py --page ${WEIR_PAGE})
+else()
+  add_test(NAME web_page_browser_test COMMAND sh -c "echo 'skipped: python3 is not installed'; exit 77")
+endif()
+set_tests_properties(web_page_browser_test PROPERTIES SKIP_RETURN_CODE 77 TIMEOUT 600)

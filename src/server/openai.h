@@ -59,7 +59,12 @@ struct Body {
   std::vector<std::string> stop;
   std::vector<int32_t> stop_token_ids;
   bool ignore_eos = false;
+  bool json_object = false;         // the content must be one
+  std::optional<std::string> call;  // the answer must call this tool; "": any
+  bool one_call = false;            // and none after it
   bool stream = false, include_usage = false;
+  // What the dialect calls them, for messages.
+  std::string_view prompt_field = "messages", limit_field = "max_tokens";
 
   bool logprobs() const { return sampling.top_logprobs >= 0; }
 };

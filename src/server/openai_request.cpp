@@ -5,36 +5,16 @@
 #include <limits>
 
 #include "formats/json.h"
+#include "server/body_fields.h"
 #include "server/openai.h"
+#include "text/thinking_effort.h"
 
 namespace weir::openai {
 namespace {
 
 namespace json = boost::json;
 
-constexpr const char* kPlace = "request";
 constexpr int64_t kMostTokens = int64_t{1} << 32;
-
-[[noreturn]] void refuse(std::string_view field, std::string_view why) {
-  throw Refusal(concat(kPlace, ": field '", field, "': ", why), std::string(field));
-}
-
-bool says_nothing(const json::value& value) {
-  switch (value.kind()) {
-    case json::kind::null:
-      return true;
-    case json::kind::bool_:
-      return !value.get_bool();
-    case json::kind::string:
-      return value.get_string().empty();
-    case json::kind::array:
-      return value.get_array().empty();
-    case json::kind::object:
-      return value.get_object().empty();
-    default:
-      return false;
-  }
-}
 
 // Fields of this dialect, and of servers that extend it, which change the answer and have no counterpart here. Absent,
 // null, false and empty values ask for nothing.
@@ -57,43 +37,36 @@ void refuse_unsupported(const JsonObject& body, Endpoint endpoint) {
                                                  "allowed_token_ids"};
   static constexpr std::string_view kChat[] = {"functions", "function_call", "continue_final_message", "echo"};
   static constexpr std::string_view kCompletions[] = {"suffix"};
-  const auto check = [&](std::span<const std::string_view> names) {
-    for (const std::string_view name : names) {
-      const json::value* value = body.raw().if_contains(name);
-      if (value != nullptr && !says_nothing(*value)) refuse(name, "not supported, and the answer would depend on it");
-    }
-  };
-  check(kAlways);
-  check(endpoint == Endpoint::kChat ? std::span<const std::string_view>(kChat) : kCompletions);
+  refuse_fields(body, kAlways);
+  refuse_fields(body, endpoint == Endpoint::kChat ? std::span<const std::string_view>(kChat) : kCompletions);
   if (!body.boolean_or("skip_special_tokens", true)) refuse("skip_special_tokens", "only true is supported");
   if (const json::value* modalities = body.raw().if_contains("modalities"); modalities && !modalities->is_null()) {
     if (json::serialize(*modalities) != R"(["text"])") refuse("modalities", R"(only ["text"] is supported)");
   }
-  if (const std::optional<JsonObject> format = body.object_if("response_format")) {
-    if (format->string("type") != "text") {
-      throw Refusal(concat(kPlace, ": field 'response_format.type': only text is supported, found ",
-                           printable(format->string("type"), 40)),
-                    "response_format.type");
-    }
-  }
 }
 
-std::vector<std::string> stops_of(const JsonObject& body) {
-  const json::value* given = body.raw().if_contains("stop");
-  std::vector<std::string> stops;
-  if (given == nullptr || given->is_null()) return stops;
-  if (given->is_string()) {
-    stops.emplace_back(given->get_string());
-  } else {
-    stops = body.strings("stop");
+// Must the content be a JSON object?
+bool wants_json(const JsonObject& body, Endpoint endpoint) {
+  const std::optional<JsonObject> format = body.object_if("response_format");
+  if (!format) return false;
+  const std::string type = format->string("type");
+  if (type == "text") return false;
+  if (type == "json_object" && endpoint == Endpoint::kChat) return true;
+  const std::string_view why = type == "json_object"   ? "json_object is for chats only"
+                               : type == "json_schema" ? "json_schema is not there yet; json_object is"
+                                                       : "expected text or json_object";
+  throw Refusal(concat(kPlace, ": field 'response_format.type': ", why, ", found ", printable(type, 40)),
+                "response_format.type");
+}
+
+// What can't be had together with content that must be a JSON object.
+void check_json(const Body& out) {
+  if (!out.json_object) return;
+  if (out.ignore_eos) refuse("ignore_eos", "not supported with response_format json_object, which ends the answer");
+  if (out.sampling.min_tokens > 0) {
+    refuse("min_tokens", "not supported with response_format json_object, which ends the answer");
   }
-  if (stops.size() > kMaxStops) body.fail_field("stop", concat("at most ", kMaxStops, " strings"));
-  for (const std::string& stop : stops) {
-    if (stop.empty() || stop.size() > kMaxStopBytes) {
-      body.fail_field("stop", concat("strings of 1 to ", kMaxStopBytes, " bytes"));
-    }
-  }
-  return stops;
+  if (out.call) refuse("tool_choice", "with response_format json_object only auto and none are supported");
 }
 
 // Any 64-bit integer, with sign or without.
@@ -177,43 +150,63 @@ void check_tools(const JsonObject& body, const ChatRequest& chat) {
         throw Refusal(concat(kPlace, ": ", field, R"(: expected {"type": "function", "function": {"name": ...}})"),
                       field);
       }
+      const json::value* strict = function->get_object().if_contains("strict");
+      if (strict != nullptr && !says_nothing(*strict)) {
+        const std::string field = concat("tools[", i, "].function.strict");
+        throw Refusal(concat(kPlace, ": ", field, ": true is not there yet: arguments are not held to the schema"),
+                      field);
+      }
     }
-  }
-  const json::value* choice = body.raw().if_contains("tool_choice");
-  if (choice != nullptr && !choice->is_null() && *choice != "auto" && *choice != "none") {
-    refuse("tool_choice", "only auto and none are supported: the model can't be made to call a tool");
-  }
-  if (!body.boolean_or("parallel_tool_calls", true)) {
-    refuse("parallel_tool_calls", "only true is supported: the model can't be held to one call");
   }
 }
 
-// The words of OpenAI's API in the options that formats know. Formats differ in what they call the middle: it is their
-// default.
+bool declares(const ChatRequest& chat, std::string_view name) {
+  return chat.tools && std::ranges::any_of(*chat.tools, [&](const json::value& tool) {
+           return std::string_view(tool.at("function").at("name").get_string()) == name;
+         });
+}
+
+void choose_tool(const JsonObject& body, ChatRequest& chat, Body& out) {
+  const bool tools = chat.tools && !chat.tools->empty();
+  out.one_call = !body.boolean_or("parallel_tool_calls", true);
+  const json::value* choice = body.raw().if_contains("tool_choice");
+  if (choice == nullptr || choice->is_null()) return;
+  if (!tools) chat.options.erase("tool_choice");
+  if (*choice == "auto") return;
+  if (*choice == "none") {
+    chat.tools.reset();
+    return;
+  }
+  if (*choice == "required") {
+    if (!tools) refuse("tool_choice", "required, but there are no tools");
+    out.call.emplace();
+    return;
+  }
+  const json::object* object = choice->if_object();
+  const json::value* type = object ? object->if_contains("type") : nullptr;
+  const json::value* function = object ? object->if_contains("function") : nullptr;
+  const json::value* name = function && function->is_object() ? function->get_object().if_contains("name") : nullptr;
+  if (type == nullptr || *type != "function" || name == nullptr || !name->is_string()) {
+    body.fail_field("tool_choice", R"(auto, none, required or {"type": "function", "function": {"name": ...}})");
+  }
+  out.call = std::string(name->get_string());
+  if (out.call->empty() || !declares(chat, *out.call)) {
+    throw Refusal(concat(kPlace, ": field 'tool_choice.function.name': expected one of the tools, found ",
+                         printable(*out.call, 64)),
+                  "tool_choice.function.name");
+  }
+}
+
 void apply_effort(const JsonObject& body, ChatRequest& chat) {
-  if (!body.has("reasoning_effort")) return;
-  const std::string effort = body.string("reasoning_effort");
-  const auto set = [&](std::string_view name, const json::value& value) {
-    if (!chat.options.contains(name)) chat.options[name] = value;
-  };
-  if (effort == "none") {
-    set("thinking", false);
-    set("enable_thinking", false);
-  } else if (effort == "minimal" || effort == "low") {
-    set("thinking_effort", "low");
-  } else if (effort == "high") {
-    set("thinking_effort", "high");
-  } else if (effort == "xhigh" || effort == "max") {
-    set("thinking_effort", "max");
-  } else if (effort != "medium") {
+  if (body.has("reasoning_effort") && !set_thinking_effort(body.string("reasoning_effort"), chat.options)) {
     body.fail_field("reasoning_effort", "none, minimal, low, medium, high, xhigh or max");
   }
 }
 
-ChatRequest chat_of(const JsonObject& body) {
+ChatRequest chat_of(const JsonObject& body, Body& out) {
   json::object given;
   for (const std::string_view name :
-       {"messages", "tools", "tool_choice", "reasoning_effort", "chat_template_kwargs", "add_generation_prompt"}) {
+       {"messages", "tools", "tool_choice", "response_format", "chat_template_kwargs", "add_generation_prompt"}) {
     if (const json::value* value = body.raw().if_contains(name)) given[name] = *value;
   }
   if (json::value* messages = given.if_contains("messages"); messages != nullptr && messages->is_array()) {
@@ -230,6 +223,7 @@ ChatRequest chat_of(const JsonObject& body) {
   ChatRequest chat = parse_chat_request(given, kPlace);
   check_messages(chat);
   check_tools(body, chat);
+  choose_tool(body, chat, out);
   apply_effort(body, chat);
   return chat;
 }
@@ -289,7 +283,7 @@ Body parse(Endpoint endpoint, const JsonObject& body, const SamplingOptions& def
     if (body.has(name)) out.max_tokens = body.integer(name, 1, kMostTokens);
   }
   out.sampling = sampling_of(body, endpoint, defaults);
-  out.stop = stops_of(body);
+  out.stop = stops_of(body, "stop");
   for (const int64_t id : body.integer_or_list("stop_token_ids", 0, std::numeric_limits<int32_t>::max())) {
     out.stop_token_ids.push_back(static_cast<int32_t>(id));
   }
@@ -299,10 +293,13 @@ Body parse(Endpoint endpoint, const JsonObject& body, const SamplingOptions& def
     if (!out.stream) refuse("stream_options", "expected stream to be true, found false");
     out.include_usage = options->boolean_or("include_usage", false);
   }
+  out.json_object = wants_json(body, endpoint);
   if (endpoint == Endpoint::kChat) {
-    out.chat = chat_of(body);
+    out.chat = chat_of(body, out);
+    check_json(out);
     return out;
   }
+  out.prompt_field = "prompt";
   add_prompts(body, out);
   if (static_cast<int64_t>(out.prompts.size()) * out.n > kMaxChoices) {
     refuse("n", concat("expected at most ", kMaxChoices, " answers in all"));

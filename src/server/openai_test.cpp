@@ -5,7 +5,10 @@
 
 #include <boost/json.hpp>
 
+#include <fstream>
+
 #include "formats/json.h"
+#include "tests/support/temporary_folder.h"
 
 namespace weir::openai {
 namespace {
@@ -190,7 +193,11 @@ TEST(OpenAiTest, EffortReachesTheMarkup) {
   };
   EXPECT_NE(rendered({{"reasoning_effort", "low"}}).find("thinking_effort=low"), std::string::npos);
   EXPECT_NE(rendered({{"reasoning_effort", "xhigh"}}).find("thinking_effort=max"), std::string::npos);
-  EXPECT_EQ(rendered({{"reasoning_effort", "medium"}}), rendered({}));
+  EXPECT_EQ(rendered({}).find("thinking_effort="), std::string::npos);
+  EXPECT_NE(rendered({{"reasoning_effort", "medium"}}).find("thinking_effort=high"), std::string::npos);
+  EXPECT_NE(rendered({{"reasoning_effort", "medium"}, {"chat_template_kwargs", {{"thinking_effort", "low"}}}})
+                .find("thinking_effort=low"),
+            std::string::npos);
   EXPECT_TRUE(rendered({{"reasoning_effort", "none"}}).ends_with("<|open|>response<|sep|>"));
   EXPECT_EQ(rendered({{"options", {{"thinking", false}}}}), rendered({})) << "not a field of the API";
   const Body body = parse_body(Endpoint::kChat, {{"messages", {{{"role", "developer"}, {"content", "Be brief."}}}}});
@@ -211,6 +218,245 @@ TEST(OpenAiTest, RefusalsAreErrorObjects) {
   }
   EXPECT_EQ(Refusal("x", "", "", 500).body().at("error").at("type"), "server_error");
   EXPECT_EQ(Refusal::of(Error("no field here")).body().at("error").at("param"), nullptr);
+}
+
+json::array weather_tools() {
+  return {{{"type", "function"},
+           {"function",
+            {{"name", "weather"},
+             {"parameters", {{"type", "object"}, {"properties", {{"city", {{"type", "string"}}}}}}}}}}};
+}
+
+// What the body is refused for.
+std::string refused(json::object body, const Served& by = served()) {
+  try {
+    prepare(parse_chat(std::move(body)), by);
+    return "";
+  } catch (const Refusal& refusal) {
+    EXPECT_EQ(refusal.status(), 400);
+    return std::string(refusal.body().at("error").at("param").as_string());
+  }
+}
+
+// The answer of this text, in the ids that the tokenizer gives it.
+Answer written(const Job& job, const Served& by, std::string_view text, std::vector<ChatEvent>& events,
+               bool* cancelled = nullptr) {
+  Answer answer = answer_of(job, 0, by, "call_");
+  for (const int32_t id : by.text->tokenizer().encode(text, SpecialTokens::kParse, false)) {
+    if (answer.push({.id = id}, events)) continue;
+    if (cancelled != nullptr) *cancelled = true;
+    break;
+  }
+  answer.end({.reason = FinishReason::kStop, .stop_token = by.text->tokenizer().eos().value_or(-1)}, events);
+  return answer;
+}
+
+std::string call_in(const Answer& answer) {
+  const std::vector<ParsedToolCall>& calls = answer.message().tool_calls;
+  return calls.size() == 1 ? calls[0].id + " " + calls[0].name + " " + calls[0].arguments : "not one call";
+}
+
+TEST(OpenAiTest, AChosenToolIsCalledInMarkup) {
+  for (const bool thinking : {true, false}) {
+    for (const bool named : {true, false}) {
+      const json::value choice =
+          named ? json::value{{"type", "function"}, {"function", {{"name", "weather"}}}} : json::value("required");
+      const Job job = prepare(parse_chat({{"tools", weather_tools()},
+                                          {"tool_choice", choice},
+                                          {"chat_template_kwargs", {{"thinking", thinking}}}}),
+                              served());
+      const std::string& prompt = job.prompts[0].rendered.text;
+      EXPECT_NE(prompt.find("tool_choice=required"), std::string::npos);
+      EXPECT_TRUE(prompt.ends_with(named ? "<|open|>tools<|sep|><|open|>call tool=\"weather\" index=\"1\"<|sep|>"
+                                         : "<|open|>tools<|sep|><|open|>call tool=\""))
+          << prompt;
+      EXPECT_EQ(prompt.find("<|close|>think<|sep|>") != std::string::npos, thinking);
+      std::vector<ChatEvent> events;
+      const Answer answer = written(
+          job, served(),
+          std::string(named ? "" : "weather\" index=\"1\"<|sep|>") +
+              "<|open|>argument key=\"city\" type=\"string\"<|sep|>Oslo<|close|>argument<|sep|><|close|>call<|sep|>"
+              "<|close|>tools<|sep|><|close|>message<|sep|><|end_of_msg|>",
+          events);
+      EXPECT_EQ(call_in(answer), R"(call_0 weather {"city": "Oslo"})");
+      EXPECT_EQ(answer.message().finish_reason, "tool_calls");
+      EXPECT_EQ(answer.message().content, "");
+      EXPECT_EQ(answer.message().reasoning, "");
+      ASSERT_FALSE(events.empty());
+      EXPECT_EQ(events[0].kind, ChatEvent::Kind::kToolCallStart);
+      EXPECT_EQ(events[0].name, "weather");
+    }
+  }
+  const Job none = prepare(parse_chat({{"tools", weather_tools()}, {"tool_choice", "none"}}), served());
+  EXPECT_EQ(none.prompts[0].rendered.text.find("weather"), std::string::npos);
+}
+
+TEST(OpenAiTest, OneCallEndsTheAnswer) {
+  const std::string call = "<|open|>call tool=\"weather\" index=\"1\"<|sep|><|close|>call<|sep|>";
+  const std::string text = "<|close|>response<|sep|><|open|>tools<|sep|>" + call + call + "<|close|>tools<|sep|>";
+  for (const bool parallel : {true, false}) {
+    const Job job = prepare(parse_chat({{"tools", weather_tools()},
+                                        {"parallel_tool_calls", parallel},
+                                        {"chat_template_kwargs", {{"thinking", false}}}}),
+                            served());
+    std::vector<ChatEvent> events;
+    bool cancelled = false;
+    const Answer answer = written(job, served(), text, events, &cancelled);
+    EXPECT_EQ(cancelled, !parallel);
+    EXPECT_EQ(answer.message().tool_calls.size(), parallel ? 2u : 1u);
+    EXPECT_EQ(answer.message().finish_reason, "tool_calls");
+    EXPECT_EQ(std::ranges::count(events, ChatEvent::Kind::kToolCallEnd, &ChatEvent::kind), parallel ? 2 : 1);
+    EXPECT_EQ(events.back().kind, ChatEvent::Kind::kEnd);
+  }
+}
+
+// A tokenizer of the fixtures with a chat template.
+class TemplateServed {
+ public:
+  explicit TemplateServed(const std::string& name) {
+    const json::value chats = read_json_file(WEIR_FIXTURES "/chat/chat.json");
+    for (const json::value& one : chats.at("templates").as_array()) {
+      if (one.at("name").as_string() != boost::json::string_view(name)) continue;
+      std::ofstream(folder_.path() / "chat_template.jinja") << std::string(one.at("template").as_string());
+    }
+    std::filesystem::copy_file(WEIR_FIXTURES "/tokenizers/qwen2/tokenizer.json", folder_.path() / "tokenizer.json");
+    text_ = ModelText::open(folder_.path());
+    served_ = {.text = &text_,
+               .name = "q",
+               .vocab = text_.tokenizer().vocab_size(),
+               .context = 4096,
+               .tokens = 4096,
+               .stop_tokens = {*text_.tokenizer().id_of("<|im_end|>")}};
+  }
+  const Served& operator*() const { return served_; }
+
+ private:
+  test::TemporaryFolder folder_;
+  ModelText text_ = ModelText::open(kFolder);
+  Served served_;
+};
+
+TEST(OpenAiTest, AChosenToolIsCalledBehindATemplate) {
+  const TemplateServed qwen("qwen3_thinking");
+  const json::value named = {{"type", "function"}, {"function", {{"name", "weather"}}}};
+  for (const json::value& choice : {named, json::value("required")}) {
+    const Job job = prepare(parse_chat({{"tools", weather_tools()}, {"tool_choice", choice}}), *qwen);
+    EXPECT_TRUE(job.prompts[0].rendered.text.ends_with(
+        choice.is_string() ? "<|im_start|>assistant\n<tool_call>\n{\"name\": \""
+                           : "<|im_start|>assistant\n<tool_call>\n{\"name\": \"weather\", \"arguments\":"))
+        << job.prompts[0].rendered.text;
+    std::vector<ChatEvent> events;
+    const std::string rest =
+        std::string(choice.is_string() ? "weather\", \"arguments\":" : "") + " {\"city\": \"Oslo\"}}\n</tool_call>";
+    const Answer answer = written(job, *qwen, rest, events);
+    EXPECT_EQ(call_in(answer), R"(call_0 weather {"city": "Oslo"})");
+    EXPECT_EQ(answer.message().content, "");
+    EXPECT_EQ(answer.message().finish_reason, "tool_calls");
+  }
+}
+
+TEST(OpenAiTest, CallsBehindATemplateFollowReasoningAndNeedTools) {
+  const TemplateServed qwen("qwen3_thinking");
+  const std::string text =
+      "<think>\nHm.\n</think>\n\nI look.\n<tool_call>\n{\"name\": \"weather\", \"arguments\": {}}\n"
+      "</tool_call>";
+  std::vector<ChatEvent> events;
+  const Answer with = written(prepare(parse_chat({{"tools", weather_tools()}}), *qwen), *qwen, text, events);
+  EXPECT_EQ(with.message().reasoning, "Hm.");
+  EXPECT_EQ(with.message().content, "I look.");
+  EXPECT_EQ(call_in(with), "call_0 weather {}");
+  for (json::object body : {json::object{}, json::object{{"tools", weather_tools()}, {"tool_choice", "none"}}}) {
+    const Answer without = written(prepare(parse_chat(std::move(body)), *qwen), *qwen, text, events);
+    EXPECT_TRUE(without.message().tool_calls.empty());
+    EXPECT_TRUE(without.message().content.starts_with("I look.\n<tool_call>"));
+    EXPECT_EQ(without.message().finish_reason, "stop");
+  }
+}
+
+TEST(OpenAiTest, EffortReachesTemplates) {
+  const auto prompt = [](const TemplateServed& by, json::object more) {
+    return prepare(parse_chat(std::move(more)), *by).prompts[0].rendered.text;
+  };
+  const TemplateServed harmony("harmony"), deepseek("deepseek"), qwen("qwen3_thinking");
+  for (const auto& [effort, word] : {std::pair{"none", "LOW"},
+                                     {"minimal", "LOW"},
+                                     {"low", "LOW"},
+                                     {"medium", "MEDIUM"},
+                                     {"high", "HIGH"},
+                                     {"xhigh", "HIGH"},
+                                     {"max", "HIGH"}}) {
+    EXPECT_NE(prompt(harmony, {{"reasoning_effort", effort}}).find(concat("Effort: ", word)), std::string::npos)
+        << effort;
+    const bool thinks = std::string_view(effort) != "none";
+    EXPECT_TRUE(prompt(deepseek, {{"reasoning_effort", effort}}).ends_with(thinks ? "<think>\n" : "</think>"))
+        << effort;
+    EXPECT_EQ(prompt(qwen, {{"reasoning_effort", effort}}).find("</think>") == std::string::npos, thinks) << effort;
+  }
+  EXPECT_TRUE(prompt(deepseek, {{"reasoning_effort", "high"}, {"chat_template_kwargs", {{"thinking", false}}}})
+                  .ends_with("</think>"));
+  EXPECT_EQ(refused({{"reasoning_effort", "huge"}}), "reasoning_effort");
+}
+
+TEST(OpenAiTest, AForcedCallEndsTheReasoningThatAPromptHasBegun) {
+  const TemplateServed deepseek("deepseek");
+  const Job job = prepare(
+      parse_chat(
+          {{"tools", weather_tools()}, {"tool_choice", "required"}, {"chat_template_kwargs", {{"thinking", true}}}}),
+      *deepseek);
+  EXPECT_TRUE(job.prompts[0].rendered.text.ends_with(
+      "<think>\n</think>\n\n<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>"));
+  std::vector<ChatEvent> events;
+  const Answer answer =
+      written(job, *deepseek, "weather\n```json\n{\"city\": 1}\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>", events);
+  EXPECT_EQ(call_in(answer), R"(call_0 weather {"city": 1})");
+  EXPECT_EQ(answer.message().content + answer.message().reasoning, "");
+}
+
+TEST(OpenAiTest, ToolChoicesThatCantBeAreRefused) {
+  const json::value stranger = {{"type", "function"}, {"function", {{"name", "stranger"}}}};
+  const json::value named = {{"type", "function"}, {"function", {{"name", "weather"}}}};
+  EXPECT_EQ(refused({{"tools", weather_tools()}, {"tool_choice", stranger}}), "tool_choice.function.name");
+  EXPECT_EQ(refused({{"tool_choice", "required"}}), "tool_choice");
+  EXPECT_EQ(refused({{"tool_choice", named}}), "tool_choice.function.name");
+  EXPECT_EQ(refused({{"tools", weather_tools()}, {"tool_choice", "always"}}), "tool_choice");
+  EXPECT_EQ(refused({{"tools", weather_tools()}, {"tool_choice", {{"type", "allowed_tools"}}}}), "tool_choice");
+  EXPECT_EQ(refused({{"tool_choice", "none"}}), "");
+  json::array strict = weather_tools();
+  strict[0].at("function").as_object()["strict"] = true;
+  EXPECT_EQ(refused({{"tools", strict}}), "tools[0].function.strict");
+  const TemplateServed mistral("mistral_inst");
+  EXPECT_EQ(refused({{"tools", weather_tools()}, {"tool_choice", "required"}}, *mistral), "tool_choice");
+  EXPECT_EQ(refused({{"tools", weather_tools()}, {"tool_choice", "auto"}}, *mistral), "");
+}
+
+TEST(OpenAiTest, ResponseFormats) {
+  const json::object object{{"type", "json_object"}};
+  const Job job = prepare(parse_chat({{"response_format", object}, {"n", 2}}), served());
+  EXPECT_NE(job.prompts[0].rendered.text.find("response_format=json_object"), std::string::npos);
+  ASSERT_TRUE(job.requests[0].mask && job.requests[1].mask);
+  EXPECT_NE(job.requests[0].mask, job.requests[1].mask);
+  EXPECT_FALSE(prepare(parse_chat({{"response_format", {{"type", "text"}}}}), served()).requests[0].mask);
+  EXPECT_EQ(refused({{"response_format", {{"type", "json_schema"}}}}), "response_format.type");
+  EXPECT_EQ(refused({{"response_format", {{"type", "xml"}}}}), "response_format.type");
+  EXPECT_EQ(refused({{"response_format", object}, {"ignore_eos", true}}), "ignore_eos");
+  EXPECT_EQ(refused({{"response_format", object}, {"min_tokens", 3}}), "min_tokens");
+  EXPECT_EQ(refused({{"response_format", object}, {"stop_token_ids", {65}}}), "stop_token_ids");
+  EXPECT_EQ(refused({{"response_format", object}, {"tools", weather_tools()}, {"tool_choice", "required"}}),
+            "tool_choice");
+  EXPECT_THROW(parse_body(Endpoint::kCompletions, {{"prompt", "a"}, {"response_format", object}}), Refusal);
+  for (const char* field : {"guided_json", "json_schema", "grammar", "structured_outputs"}) {
+    EXPECT_EQ(refused({{field, "x"}}), field);
+  }
+}
+
+TEST(OpenAiTest, BoundsOfStops) {
+  EXPECT_EQ(refused({{"stop", json::array(16, json::value(std::string(256, 'a')))}}), "");
+  EXPECT_EQ(refused({{"stop", json::array(17, json::value("a"))}}), "stop");
+  EXPECT_EQ(refused({{"stop", std::string(257, 'a')}}), "stop");
+  EXPECT_EQ(refused({{"stop", ""}}), "stop");
+  EXPECT_EQ(refused({{"stop_token_ids", {1 << 20}}}), "stop_token_ids");
+  EXPECT_EQ(refused({{"stop_token_ids", {-1}}}), "stop_token_ids[0]");
+  EXPECT_EQ(refused({{"min_tokens", -1}}), "min_tokens");
 }
 
 }  // namespace
