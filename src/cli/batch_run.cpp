@@ -197,12 +197,12 @@ void BatchRun::start(int64_t number, const json::value& custom_id, openai::Body 
   for (size_t i = 0; i < job.requests.size(); ++i) {
     running.answers.push_back(openai::answer_of(job, i, served_, concat("call_", number, "_", i, "_")));
     RequestId id = 0;
-    const std::string why =
+    const std::optional<SubmitRefusal> refusal =
         service_.submit(std::move(job.requests[i]), std::make_shared<Stream>(mailbox_, number, i), id);
-    if (!why.empty()) {
+    if (refusal) {
       // Those before it answer to nobody.
       for (const RequestId submitted : running.ids) service_.cancel(submitted);
-      throw Refusal(why);
+      throw Refusal(refusal->why);
     }
     running.ids.push_back(id);
   }

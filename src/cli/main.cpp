@@ -63,7 +63,10 @@ int main(int argc, char** argv) {
   add_tokenize(app);
   add_render(app);
   add_batch(app);
+  add_serve(app);
+  add_replay(app);
   add_bench(app);
+  add_load(app);
   add_inspect(app);
   add_doctor(app);
   if (argc > 1 && argv[1][0] != '-' &&
