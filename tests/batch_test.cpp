@@ -1,6 +1,8 @@
 // weir batch as a user meets it: every answer is the one that its request has alone, whatever ran beside it.
 #include <pty.h>
 
+#include <regex>
+
 #include "cli/batch_progress.h"
 #include "tests/support/batch.h"
 
@@ -207,6 +209,21 @@ TEST(BatchProgressTest, LinesSayWhatHappens) {
   EXPECT_EQ(cli::batch_summary(counts, 1, 4),
             "12 requests: 7 answered, 2 refused, 3 from before; prompt 200 tokens (122 cached), generated 500, 125.0 "
             "tok/s in 4.0 s; 1 preemptions");
+}
+
+TEST_F(BatchTest, ARecordIsReplayedStepByStep) {
+  const std::map<std::string, json::object> requests = mixed_requests(true);
+  const std::string record = path("record"), first = path("first"), second = path("second"), tokens = path("tokens");
+  batch(lines_of(requests), concat("--max-tokens 512 --max-sequences 5 --record ", record, " --trace ", first));
+  const CliResult replayed =
+      weir(concat("replay ", k3_, " ", record, " --trace ", second, " --tokens ", tokens, " ", kExact));
+  EXPECT_EQ(replayed.code, 0) << replayed.err;
+  const std::regex times("\"(model|other)_ms\":[0-9.]+,");
+  EXPECT_EQ(std::regex_replace(read(first), times, ""), std::regex_replace(read(second), times, ""));
+  EXPECT_GT(read(tokens).size(), 1000u);
+  const CliResult refused = weir(concat("replay ", k3_, " ", first));
+  EXPECT_NE(refused.code, 0);
+  EXPECT_NE(refused.err.find("line 1: field 'engine'"), std::string::npos) << refused.err;
 }
 
 }  // namespace

@@ -221,21 +221,41 @@ TEST_P(LayerContract, Row18_StateIsCapturedInTheMiddleOfAStep) {
 }
 
 TEST_P(LayerContract, Row19_AStepWithoutRoomIsRefusedAndChangesNothing) {  // serving_faults_test
-  EngineOptions options = exact_options(64, 200);
-  Engine engine(*model_, options);
+  const int groups = Engine(*model_, exact_options(64, 200)).pools().groups();
+  for (int scarce = 0; scarce <= groups; ++scarce) {
+    if (scarce == groups && !linear()) continue;
+    Engine engine(*model_, exact_options(64, 200));
+    const auto pool = [&](int i) -> RawBlockPool& {
+      return i == groups ? engine.pools().anchors() : engine.pools().pages(i);
+    };
+    const auto held = [&] {
+      std::vector<int64_t> counts;
+      for (int i = 0; i <= groups; ++i) counts.push_back(pool(i).held_count());
+      return counts;
+    };
+    const std::unique_ptr<Sequence> sequence = engine.new_sequence();
+    go(engine, *sequence, right_, 30);
+    const std::vector<int64_t> before = held();
+    StepStatus status = StepStatus::kOutOfBlocks;
+    int64_t after = 0;  // so many blocks are handed out, and then none
+    for (; status == StepStatus::kOutOfBlocks; ++after) {
+      pool(scarce).refuse_after(after);
+      const SpanRequest span{sequence.get(), std::span(right_).subspan(30, 40), LogitsWanted::kAll};
+      status = engine.step({&span, 1});
+      if (status == StepStatus::kDone) break;
+      EXPECT_EQ(sequence->length(), 30);
+      EXPECT_EQ(held(), before);
+    }
+    EXPECT_GE(after, scarce < groups && engine.pools().kept_forever(scarce) ? 2 : 1);
+  }
+  Engine engine(*model_, exact_options(64, 200));
   const std::unique_ptr<Sequence> sequence = engine.new_sequence();
   go(engine, *sequence, right_, 30);
-  for (int pool = 0; pool <= engine.pools().groups(); ++pool) {
-    const bool anchors = pool == engine.pools().groups();
-    if (anchors && !linear()) continue;
-    RawBlockPool& blocks = anchors ? engine.pools().anchors() : engine.pools().pages(pool);
-    const int64_t held = blocks.held_count();
-    blocks.refuse_after(0);
-    const SpanRequest span{sequence.get(), std::span(right_).subspan(30, 40), LogitsWanted::kAll};
-    EXPECT_EQ(engine.step({&span, 1}), StepStatus::kOutOfBlocks);
-    EXPECT_EQ(sequence->length(), 30);
-    EXPECT_EQ(blocks.held_count(), held);
-  }
+  int scarce = 0;
+  while (!engine.pools().kept_forever(scarce)) ++scarce;
+  engine.pools().pages(scarce).refuse_after(1);
+  const SpanRequest span{sequence.get(), std::span(right_).subspan(30, 40), LogitsWanted::kAll};
+  EXPECT_EQ(engine.step({&span, 1}), StepStatus::kOutOfBlocks);
   go(engine, *sequence, right_, 40);
 }
 

@@ -71,7 +71,7 @@ TEST_F(ServiceTest, ThreadsThatSubmitAndCancelAtOnceEachGetTheirOwn) {
         const Request r = request(c * 100 + i, 20);
         const auto stream = std::make_shared<Stream>();
         RequestId id = 0;
-        ASSERT_EQ(service.submit(r, stream, id), "");
+        ASSERT_FALSE(service.submit(r, stream, id));
         if (random() % 3 == 0) service.cancel(id);
         const RequestEnd end = stream->wait();
         const std::vector<int32_t> found = stream->tokens();
@@ -92,7 +92,7 @@ TEST_F(ServiceTest, ThreadsThatSubmitAndCancelAtOnceEachGetTheirOwn) {
   EXPECT_GT(finished, 10);
   service.drain();
   service.between_steps([](Scheduler& scheduler) { scheduler.check_idle(); });
-  const Service::Snapshot snapshot = service.snapshot();
+  const EngineSnapshot snapshot = service.snapshot();
   EXPECT_EQ(snapshot.scheduler.submitted, 48);
   EXPECT_EQ(snapshot.running + snapshot.waiting, 0);
   EXPECT_NE(service.trace().find("\"spans\":[["), std::string::npos);
@@ -102,16 +102,53 @@ TEST_F(ServiceTest, WhatCanNeverFitIsRefusedBeforeTheQueueAndNothingComesAfterAD
   Engine engine(*model_, Serving::engine_options(options_));
   Service service(engine, {});
   RequestId id = 0;
-  EXPECT_NE(service.submit(request(1, 1200), std::make_shared<Stream>(), id).find("pages of 16 tokens"),
-            std::string::npos);
+  const auto long_one = service.submit(request(1, 1200), std::make_shared<Stream>(), id);
+  ASSERT_TRUE(long_one);
+  EXPECT_EQ(long_one->kind, SubmitRefusal::Kind::kNeverFits);
+  EXPECT_NE(long_one->why.find("pages of 16 tokens"), std::string::npos);
   Request wrong = request(1, 5);
   wrong.sampling.top_p = 2;
-  EXPECT_NE(service.submit(wrong, std::make_shared<Stream>(), id).find("top_p"), std::string::npos);
+  EXPECT_NE(service.submit(wrong, std::make_shared<Stream>(), id).value().why.find("top_p"), std::string::npos);
   const auto stream = std::make_shared<Stream>();
-  ASSERT_EQ(service.submit(request(2, 30), stream, id), "");
+  ASSERT_FALSE(service.submit(request(2, 30), stream, id));
   service.drain();
   EXPECT_EQ(stream->wait().reason, FinishReason::kLength) << "a drain lets running requests end";
-  EXPECT_EQ(service.submit(request(3, 5), std::make_shared<Stream>(), id), "the server is shutting down");
+  EXPECT_EQ(service.submit(request(3, 5), std::make_shared<Stream>(), id).value().kind, SubmitRefusal::Kind::kStopping);
+}
+
+TEST_F(ServiceTest, AFullQueueRefusesUntilSomethingEnds) {
+  Engine engine(*model_, Serving::engine_options(options_));
+  Service service(engine, {.max_waiting = 2});
+  std::vector<std::shared_ptr<Stream>> streams;
+  RequestId first = 0, id = 0;
+  for (uint32_t i = 0; i < 10; ++i) {
+    streams.push_back(std::make_shared<Stream>());
+    ASSERT_FALSE(service.submit(request(i, 900), streams.back(), i == 0 ? first : id));
+  }
+  EXPECT_EQ(service.submit(request(10, 5), std::make_shared<Stream>(), id).value().kind,
+            SubmitRefusal::Kind::kQueueFull);
+  service.cancel(first);
+  streams[0]->wait();
+  EXPECT_FALSE(service.submit(request(10, 5), std::make_shared<Stream>(), id));
+}
+
+TEST_F(ServiceTest, TheLastStepsCanBeSeenWithoutWaitingForOne) {
+  Engine engine(*model_, Serving::engine_options(options_));
+  Service service(engine, {});
+  EXPECT_TRUE(service.steps_since(-1, 256).empty());
+  const auto stream = std::make_shared<Stream>();
+  RequestId id = 0;
+  ASSERT_FALSE(service.submit(request(2, 30), stream, id));
+  service.drain();
+  const std::vector<StepRecord> steps = service.steps_since(-1, 256);
+  ASSERT_EQ(static_cast<int64_t>(steps.size()), service.snapshot().scheduler.steps);
+  EXPECT_EQ(steps.front().step, 0);
+  ASSERT_EQ(steps.front().spans.size(), 1u);
+  EXPECT_EQ(steps.front().spans[0].request, id);
+  EXPECT_EQ(steps.back().spans[0].rows, 1);
+  EXPECT_EQ(service.steps_since(steps.back().step - 3, 256).size(), 3u);
+  EXPECT_EQ(service.steps_since(-1, 5).front().step, steps.back().step - 4);
+  EXPECT_EQ(service.snapshot().step_seconds.count(), static_cast<int64_t>(steps.size()));
 }
 
 TEST_F(ServiceTest, AStopEndsEveryStream) {
@@ -122,7 +159,7 @@ TEST_F(ServiceTest, AStopEndsEveryStream) {
     for (uint32_t i = 0; i < 12; ++i) {
       RequestId id = 0;
       streams.push_back(std::make_shared<Stream>());
-      ASSERT_EQ(service.submit(request(i, 900), streams.back(), id), "");
+      ASSERT_FALSE(service.submit(request(i, 900), streams.back(), id));
     }
     service.stop();
   }
@@ -139,7 +176,7 @@ TEST_F(ServiceTest, AnEngineThatDiesEndsAllWithItsErrorAndSaysSo) {
                   }});
   const auto stream = std::make_shared<Stream>();
   RequestId id = 0;
-  ASSERT_EQ(service.submit(request(1, 900), stream, id), "");
+  ASSERT_FALSE(service.submit(request(1, 900), stream, id));
   service.between_steps([](Scheduler&) { throw Error("injected"); });
   const RequestEnd end = stream->wait();
   EXPECT_EQ(end.reason, FinishReason::kError);
@@ -148,7 +185,7 @@ TEST_F(ServiceTest, AnEngineThatDiesEndsAllWithItsErrorAndSaysSo) {
   service.stop();
   const std::lock_guard lock(mutex);
   EXPECT_EQ(died, "injected");
-  EXPECT_EQ(service.submit(request(1, 5), std::make_shared<Stream>(), id), "the engine has stopped after an error");
+  EXPECT_EQ(service.submit(request(1, 5), std::make_shared<Stream>(), id).value().kind, SubmitRefusal::Kind::kDead);
 }
 
 }  // namespace

@@ -8,11 +8,14 @@ seconds=${1:-60}
 cd "$(dirname "$0")/.."
 mkdir -p "${2:-build-fuzz}"
 folder=$(cd "${2:-build-fuzz}" && pwd)
-targets="safetensors_fuzz json_fuzz gguf_fuzz tokenizer_fuzz jinja_fuzz kimi_parser_fuzz kimi_json_fuzz http_fuzz"
+targets="safetensors_fuzz json_fuzz gguf_fuzz tokenizer_fuzz jinja_fuzz kimi_parser_fuzz kimi_json_fuzz
+  call_parser_fuzz http_fuzz anthropic_fuzz responses_fuzz"
 parsers="formats/safetensors.cpp formats/json.cpp formats/json_object.cpp formats/gguf_parse.cpp
   formats/gguf_metadata.cpp text/tokenizer_json.cpp text/tokenizer_json_parts.cpp text/tokenizer_tiktoken.cpp
   text/tokenizer_gguf.cpp text/tokenizer_pattern.cpp text/jinja_lexer.cpp text/jinja_parser.cpp
-  text/jinja_parser_statements.cpp text/kimi_parser.cpp text/kimi_json.cpp server/http_request.cpp"
+  text/jinja_parser_statements.cpp text/kimi_parser.cpp text/kimi_json.cpp
+  text/call_parser.cpp text/call_parser_body.cpp server/http_request.cpp
+  server/anthropic_request.cpp server/responses_request.cpp"
 floor=80
 
 build=$folder/build

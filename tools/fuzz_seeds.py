@@ -9,6 +9,9 @@
     tools/fuzz_seeds.py kimi_parser DIR    answers, whole and cut, with a byte for each marker
     tools/fuzz_seeds.py kimi_json DIR      objects in both dialects
     tools/fuzz_seeds.py http DIR           requests in all forms, right and wrong
+    tools/fuzz_seeds.py anthropic DIR      bodies of /v1/messages
+    tools/fuzz_seeds.py responses DIR      bodies of /v1/responses
+    tools/fuzz_seeds.py call_parser DIR    tool calls of each style behind a byte for it, whole and cut
 """
 
 import base64
@@ -241,12 +244,81 @@ def http_seeds(folder):
     write_all(folder, [cut + request for request in requests for cut in ("\0\0\0\0", "\7\60\1\20")])
 
 
+def anthropic_seeds(folder):
+    text = {"type": "text", "text": "a", "cache_control": {"type": "ephemeral"}}
+    user = {"role": "user", "content": "Hi"}
+    blocks = [
+        {"type": "thinking", "thinking": "hm", "signature": "s"},
+        {"type": "redacted_thinking", "data": "d"},
+        text,
+        {"type": "tool_use", "id": "t", "name": "get", "input": {"k": 1}},
+    ]
+    results = [{"type": "tool_result", "tool_use_id": "t", "is_error": True, "content": [text]}, text]
+    talk = [user, {"role": "assistant", "content": blocks}, {"role": "user", "content": results}]
+    more = [
+        {"system": [text, text], "messages": talk, "tools": [{"name": "get", "input_schema": {}, "strict": False}]},
+        {"thinking": {"type": "enabled", "budget_tokens": 1024, "display": "omitted"}, "stop_sequences": ["a", "b"]},
+        {"thinking": {"type": "adaptive"}, "output_config": {"effort": "low"}, "temperature": 0.5, "top_k": 4},
+        {"tool_choice": {"type": "none", "disable_parallel_tool_use": False}, "stream": True, "metadata": {"user_id": "u"}},
+        {"tool_choice": {"type": "any"}},
+        {"tool_choice": {"type": "tool", "name": "get"}, "tools": [{"name": "get", "input_schema": {}}]},
+        {"messages": [{"role": "system", "content": "s"}, {"role": "assistant", "content": "a"}, user]},
+        {"messages": [{"role": "user", "content": [{"type": "image"}]}]},
+    ]
+    write_all(folder, [json.dumps({"model": "m", "max_tokens": 9, "messages": [user], **fields}) for fields in more])
+
+
+def responses_seeds(folder):
+    text = {"type": "input_text", "text": "a"}
+    items = [
+        {"role": "developer", "content": "d"},
+        {"type": "message", "role": "user", "content": [text, text]},
+        {"type": "reasoning", "summary": [{"type": "summary_text", "text": "s"}], "content": []},
+        {"role": "assistant", "content": [{"type": "output_text", "text": "o"}, {"type": "refusal", "refusal": "r"}]},
+        {"type": "function_call", "call_id": "c", "name": "get", "arguments": "{}"},
+        {"type": "function_call_output", "call_id": "c", "output": [text]},
+    ]
+    tool = {"type": "function", "name": "get", "description": "d", "parameters": {}, "strict": False}
+    more = [
+        {"input": items, "instructions": "i", "tools": [tool], "tool_choice": "none"},
+        {"tool_choice": {"type": "function", "name": "get"}, "tools": [tool], "parallel_tool_calls": False},
+        {"include": ["message.output_text.logprobs", "reasoning.encrypted_content"], "top_logprobs": 3, "stream": True},
+        {"reasoning": {"effort": "low", "summary": "auto"}, "text": {"format": {"type": "text"}, "verbosity": "medium"}},
+        {"text": {"format": {"type": "json_object"}}, "max_output_tokens": 9, "temperature": 1.5, "top_p": 0.5},
+        {"metadata": {"k": "v"}, "store": False, "truncation": "disabled", "background": False, "user": "u"},
+        {"previous_response_id": "resp_0"},
+        {"input": [{"role": "user", "content": [{"type": "input_image"}]}]},
+    ]
+    write_all(folder, [json.dumps({"model": "m", "input": "Hi", **fields}) for fields in more])
+
+
+def call_parser_seeds(folder):
+    object_ = '{"name": "f", "arguments": {"s": "a\\"<b", "n": [1, {}]}}'
+    parameters = "<function=f>\n<parameter=s>\na\n</parameter>\n<parameter=n>\n1.5\n</parameter>\n</function>"
+    deep, sep = "<｜tool▁call▁begin｜>", "<｜tool▁sep｜>"
+    answers = [
+        f"Hm.\n<tool_call>\n{object_}\n</tool_call>\n<tool_call>{{\"arguments\": {{}}, \"name\": \"f\"}}</tool_call> x",
+        f"<tool_call>\n{parameters}\n</tool_call><tool_call>\n<function=f>\n</tool_call>",
+        "<tool_call>f\n<arg_key>n</arg_key>\n<arg_value>True</arg_value>\n</tool_call><tool_call>f</tool_call>",
+        "<|tool_calls_section_begin|><|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>{}<|tool_call_end|>"
+        "<|tool_calls_section_end|>",
+        f"<｜tool▁calls▁begin｜>{deep}function{sep}f\n```json\n{{}}\n```<｜tool▁call▁end｜>\n{deep}x<｜tool▁calls▁end｜>",
+        f"<｜tool▁calls▁begin｜>{deep}f{sep}{{}}<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
+        ' {"name": "f", "parameters": {"n": 1}}\n',
+    ]
+    pieces = [chr(style) + "\0" + answer for style, answer in enumerate(answers)]
+    write_all(folder, pieces + [piece[0] + "\1" + piece[2:length] for piece in pieces for length in range(3, len(piece), 9)])
+
+
 HANDMADE = {
     "http": http_seeds,
     "tokenizer": tokenizer_seeds,
     "jinja": jinja_seeds,
     "kimi_parser": kimi_parser_seeds,
     "kimi_json": kimi_json_seeds,
+    "anthropic": anthropic_seeds,
+    "responses": responses_seeds,
+    "call_parser": call_parser_seeds,
 }
 
 

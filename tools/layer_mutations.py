@@ -17,6 +17,7 @@ import tempfile
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 STATE = "src/state/sequence_state.cpp"
 CACHE = "src/state/prefix_cache.cpp"
+CACHE_STORE = "src/state/prefix_cache_store.cpp"
 POOL = "src/state/block_pool.cpp"
 ENGINE = "src/engine/engine.cpp"
 CIRCUIT = "src/models/circuit.cpp"
@@ -33,7 +34,7 @@ MUTATIONS = [
      "const bool point = true ||"),
     ("09", "rows of a batch take the first span's place", ENGINE, "static_cast<int32_t>(spans_.size()) - 1);", "0);"),
     ("11", "rows are resumed that the journal has not", STATE,
-     "return journal_has_rows ? position : anchor;", "return position;"),
+     "return journal_has_rows ? position : anchor;", "return journal_has_rows ? position : position;"),
     ("12", "a page is lost at every release of one", POOL, "  free_.push_back(id);\n}", "  if (id % 7 != 0) free_.push_back(id);\n}"),
     ("16", "positions start anew in every span", ENGINE, "request.sequence->length() + r);", "r + 0 * 16);\n"
      "      if (first > 0) positions_.back() += 1;"),
@@ -42,7 +43,7 @@ MUTATIONS = [
     ("19", "a refused step keeps its pages", STATE, "  pending_writes_.clear();\n  truncate_tables();\n",
      "  pending_writes_.clear();\n"),
     ("23", "rows are counted twice as written", STATE, "  length_ += prepared_;", "  length_ += prepared_ > 4 ? prepared_ - 1 : prepared_;"),
-    ("27", "the store gets restore points without anchors", CACHE, "  if (n.point.anchor) {\n    const RawBlockPool& pool",
+    ("27", "the store gets restore points without anchors", CACHE_STORE, "  if (n.point.anchor) {\n    const RawBlockPool& pool",
      "  if (false) {\n    const RawBlockPool& pool"),
     ("29", "pages of ended sequences stay", POOL, "  if (--references_[id] > 0) return;", "  if (--references_[id] > 0 || id == 1) return;"),
     ("33", "a layer is asked what it can", "src/models/circuit.h", "  size_t size() const {",
