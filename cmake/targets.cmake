@@ -91,6 +91,7 @@ endforeach()
 
 weir_folder(weir_state src/state weir_device weir_xxhash)
 weir_folder(weir_models src/models weir_state ${op_libraries})
+include(${CMAKE_SOURCE_DIR}/cmake/builtin_model.cmake)
 weir_folder(weir_engine src/engine weir_models weir_text)
 weir_folder(weir_server src/server weir_engine)
 
@@ -170,3 +171,8 @@ else()
   add_test(NAME web_page_browser_test COMMAND sh -c "echo 'skipped: python3 is not installed'; exit 77")
 endif()
 set_tests_properties(web_page_browser_test PROPERTIES SKIP_RETURN_CODE 77 TIMEOUT 600)
+
+if(PYTHON3)
+  add_test(NAME tiny_k3_goldens COMMAND ${PYTHON3} ${CMAKE_SOURCE_DIR}/tools/tiny_k3/check_goldens.py)
+  set_tests_properties(tiny_k3_goldens PROPERTIES SKIP_RETURN_CODE 77)  # without torch
+endif()

@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "base/error.h"
+#include "formats/embedded_files.h"
 #include "models/generated_weights.h"
 #include "state/positions.h"
 
@@ -14,6 +15,7 @@ namespace {
 
 // The GGUF model that `path` names; nullopt for a folder with a configuration, or without any model.
 std::optional<std::filesystem::path> gguf_path(const std::filesystem::path& path) {
+  if (is_embedded(path.string())) return std::nullopt;
   std::error_code error;
   if (std::filesystem::is_regular_file(path, error)) return path;
   if (std::filesystem::exists(path / "config.json", error)) return std::nullopt;

@@ -10,6 +10,7 @@
 #include <fstream>
 
 #include "base/error.h"
+#include "formats/embedded_files.h"
 
 namespace weir {
 namespace {
@@ -34,6 +35,11 @@ class Hash {
 };
 
 void add_file(Hash& hash, const std::string& path) {
+  if (const auto embedded = embedded_file(path)) {
+    hash.add(path);
+    hash.add(embedded->data(), embedded->size());
+    return;
+  }
   struct stat info;
   if (::stat(path.c_str(), &info) != 0) fail(printable(path, 300), ": cannot be read for the cache's identity");
   hash.add(std::filesystem::path(path).filename().string());
@@ -73,7 +79,7 @@ StoreKey engine_identity(const Engine& engine) {
   }
   if (const Checkpoint* checkpoint = engine.model().checkpoint()) {
     const std::filesystem::path config = std::filesystem::path(checkpoint->folder()) / "config.json";
-    if (std::filesystem::exists(config)) add_file(hash, config.string());
+    if (path_exists(config.string())) add_file(hash, config.string());
   }
   for (const std::string& path : engine.model().file_paths()) add_file(hash, path);
   return hash.key();

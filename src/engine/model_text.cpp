@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "engine/gguf_tokenizer.h"
+#include "formats/embedded_files.h"
 #include "text/kimi_markup.h"
 #include "text/tokenizer_parts.h"
 
@@ -14,7 +15,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-std::string file_text(const fs::path& path) {
+// Of pipes and devices too.
+std::string text_of(const fs::path& path) {
   std::ifstream file(path, std::ios::binary);
   std::ostringstream out;
   out << file.rdbuf();
@@ -22,10 +24,7 @@ std::string file_text(const fs::path& path) {
   return std::move(out).str();
 }
 
-bool is_there(const fs::path& path) {
-  std::error_code error;
-  return fs::exists(path, error);
-}
+bool is_there(const fs::path& path) { return path_exists(path.string()); }
 
 }  // namespace
 
@@ -64,11 +63,12 @@ ModelText ModelText::from_folder(const fs::path& folder) {
 
 ModelText ModelText::from_file(const fs::path& file) {
   const fs::path folder = file.parent_path(), config = folder / "tokenizer_config.json";
-  const std::string config_text = is_there(config) ? file_text(config) : std::string();
+  const std::string config_text = is_there(config) ? file_text(config.string()) : std::string();
   ModelText out = from_folder(folder);
-  out.tokenizer_ = file.extension() == ".json"
-                       ? Tokenizer::from_tokenizer_json(file_text(file), file.string(), config_text, config.string())
-                       : Tokenizer::from_tiktoken(file_text(file), file.string(), config_text, config.string());
+  out.tokenizer_ =
+      file.extension() == ".json"
+          ? Tokenizer::from_tokenizer_json(file_text(file.string()), file.string(), config_text, config.string())
+          : Tokenizer::from_tiktoken(file_text(file.string()), file.string(), config_text, config.string());
   return out;
 }
 
@@ -102,10 +102,9 @@ ModelText ModelText::from_gguf(const GgufFile& file) {
 }
 
 ModelText ModelText::open(const fs::path& path) {
-  std::error_code error;
-  if (!fs::exists(path, error)) fail(path.string(), ": no such file or folder");
+  if (!is_there(path)) fail(path.string(), ": no such file or folder");
   const auto opened = [&] {
-    if (fs::is_directory(path, error)) {
+    if (is_folder(path.string())) {
       const bool published =
           is_there(path / "config.json") || is_there(path / "tokenizer.json") || is_there(path / "tiktoken.model");
       const std::optional<fs::path> gguf = published ? std::nullopt : GgufFile::find_in(path);
@@ -127,7 +126,7 @@ ModelText ModelText::of_template(const fs::path& file) {
   ModelText out;
   out.place_ = file.string();
   out.template_ = out.tool_template_ =
-      std::make_shared<const Template>(ChatTemplate(out.place_, file_text(file), TemplateTokens{}));
+      std::make_shared<const Template>(ChatTemplate(out.place_, text_of(file), TemplateTokens{}));
   return out;
 }
 

@@ -45,6 +45,8 @@ class ModelText {
   const Tokenizer& tokenizer() const;  // Error when there is none
   bool can_chat() const;               // has it a chat format at all?
 
+  const std::string& place() const { return place_; }  // that messages begin with
+
   // Error: no format, a broken template, or one that refuses the conversation.
   RenderedPrompt render(const ChatRequest& request) const;
   // The ids of a rendered conversation, in which nobody's words become a marker.

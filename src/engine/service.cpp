@@ -81,7 +81,8 @@ std::vector<StepRecord> Service::steps_since(int64_t since, int64_t most) const 
   const int64_t newest = snapshot_.scheduler.steps - 1;
   const int64_t wanted = std::min(most, kRecentSteps);
   std::vector<StepRecord> out;
-  for (int64_t step = std::max({int64_t{0}, since + 1, newest - wanted + 1}); step <= newest; ++step) {
+  for (int64_t step = std::max({int64_t{0}, std::min(since, newest) + 1, newest - wanted + 1}); step <= newest;
+       ++step) {
     out.push_back(recent_[static_cast<size_t>(step % kRecentSteps)]);
   }
   return out;

@@ -5,6 +5,7 @@
 #include <set>
 
 #include "base/error.h"
+#include "formats/embedded_files.h"
 
 namespace weir {
 namespace {
@@ -19,6 +20,7 @@ constexpr std::string_view kIndex = "model.safetensors.index.json";
 constexpr JsonLimits kIndexLimits{.max_bytes = int64_t{1} << 30, .max_depth = 8};
 
 bool is_there(const fs::path& path) {
+  if (is_embedded(path.string())) return path_exists(path.string());
   std::error_code error;
   // A link that leads nowhere is there: opening it then says what is wrong.
   return fs::symlink_status(path, error).type() != fs::file_type::not_found;
@@ -47,10 +49,8 @@ std::string_view file_name(std::string_view path) { return path.substr(path.rfin
 }  // namespace
 
 Checkpoint Checkpoint::open(const fs::path& folder) {
-  std::error_code error;
-  const fs::file_status status = fs::status(folder, error);
-  if (!fs::exists(status)) fail(folder.string(), ": no such folder; expected a model folder with ", kConfig);
-  if (!fs::is_directory(status)) fail(folder.string(), ": expected a model folder, found a file");
+  if (!path_exists(folder.string())) fail(folder.string(), ": no such folder; expected a model folder with ", kConfig);
+  if (!is_folder(folder.string())) fail(folder.string(), ": expected a model folder, found a file");
 
   Checkpoint checkpoint(folder.string(), JsonObject::read(folder / kConfig));
   if (is_there(folder / kGenerationConfig)) {

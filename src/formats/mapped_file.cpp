@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "formats/embedded_files.h"
 
 namespace weir {
 namespace {
@@ -40,30 +41,39 @@ struct Descriptor {
 
 MappedFile MappedFile::open(const std::string& path) {
   if (path.find('\0') != std::string::npos) fail(printable(path), ": a path can't contain a zero byte");
+  if (is_embedded(path)) {
+    const auto bytes = embedded_file(path);
+    if (!bytes) fail(path, ": the program has no such file");
+    return MappedFile(path, bytes->data(), static_cast<int64_t>(bytes->size()), false);
+  }
   // O_NONBLOCK: opening a FIFO must not wait for a writer.
   const Descriptor file{::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)};
   if (file.number < 0) fail_errno(path, "can't open");
   struct stat status = {};
   if (::fstat(file.number, &status) != 0) fail_errno(path, "can't stat");
   if (!S_ISREG(status.st_mode)) fail(path, ": expected a regular file, found ", kind_of(status.st_mode));
-  if (status.st_size == 0) return MappedFile(path, nullptr, 0);  // mmap refuses length 0
+  if (status.st_size == 0) return MappedFile(path, nullptr, 0, false);  // mmap refuses length 0
   void* data = ::mmap(nullptr, static_cast<size_t>(status.st_size), PROT_READ, MAP_SHARED, file.number, 0);
   if (data == MAP_FAILED) fail_errno(path, concat("can't map ", static_cast<int64_t>(status.st_size), " bytes"));
-  return MappedFile(path, static_cast<const std::byte*>(data), status.st_size);
+  return MappedFile(path, static_cast<const std::byte*>(data), status.st_size, true);
 }
 
 MappedFile::MappedFile(MappedFile&& other) noexcept
-    : path_(std::move(other.path_)), data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
+    : path_(std::move(other.path_)),
+      data_(std::exchange(other.data_, nullptr)),
+      size_(std::exchange(other.size_, 0)),
+      mapped_(std::exchange(other.mapped_, false)) {}
 
 MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
   std::swap(path_, other.path_);
   std::swap(data_, other.data_);
   std::swap(size_, other.size_);
+  std::swap(mapped_, other.mapped_);
   return *this;
 }
 
 MappedFile::~MappedFile() {
-  if (data_ != nullptr) ::munmap(const_cast<std::byte*>(data_), static_cast<size_t>(size_));
+  if (mapped_) ::munmap(const_cast<std::byte*>(data_), static_cast<size_t>(size_));
 }
 
 int64_t MappedFile::resident_bytes() const {

@@ -1,5 +1,5 @@
 // A regular file mapped read-only: bytes appear without being read first, and the page cache is shared between
-// processes.
+// processes. Files that are part of the program (embedded_files.h) count as such.
 #pragma once
 
 #include <cstddef>
@@ -28,12 +28,13 @@ class MappedFile {
   int64_t resident_bytes() const;
 
  private:
-  MappedFile(std::string path, const std::byte* data, int64_t size)
-      : path_(std::move(path)), data_(data), size_(size) {}
+  MappedFile(std::string path, const std::byte* data, int64_t size, bool mapped)
+      : path_(std::move(path)), data_(data), size_(size), mapped_(mapped) {}
 
   std::string path_;
   const std::byte* data_ = nullptr;
   int64_t size_ = 0;
+  bool mapped_ = false;  // by this object
 };
 
 }  // namespace weir

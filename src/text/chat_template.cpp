@@ -3,10 +3,9 @@
 #include <algorithm>
 #include <array>
 #include <boost/json/serialize.hpp>
-#include <fstream>
-#include <sstream>
 
 #include "base/error.h"
+#include "formats/embedded_files.h"
 #include "formats/json.h"
 #include "text/jinja_unicode.h"
 
@@ -30,11 +29,35 @@ Value role_value(const boost::json::value& role) {
   return jinja::from_json(role);
 }
 
-Value message_value(const ChatMessage& message) {
+std::string joined_text(const ChatMessage& message) {
+  std::string out;
+  for (const ContentPart& part : message.content) {
+    if (&part != &message.content.front()) out += '\n';
+    out += part.text;
+  }
+  return out;
+}
+
+// The content as a template that wants strings is to see it.
+Value content_value(const ChatMessage& message, const boost::json::value& given, bool lists, bool nulls) {
+  const bool all_text =
+      std::ranges::all_of(message.content, [](const auto& part) { return part.kind == ContentPart::Kind::kText; });
+  if ((given.is_array() && !lists && all_text) || (given.is_null() && !nulls)) {
+    return jinja::make_text(joined_text(message), Origin::kValue);
+  }
+  return jinja::from_json(given);
+}
+
+Value message_value(const ChatMessage& message, bool lists, bool nulls) {
   jinja::Dict out;
   for (const auto& [key, value] : message.json) {
-    out.put(jinja::make_text(std::string(key), Origin::kValue),
-            key == "role" ? role_value(value) : jinja::from_json(value));
+    Value shown = key == "role"      ? role_value(value)
+                  : key == "content" ? content_value(message, value, lists, nulls)
+                                     : jinja::from_json(value);
+    out.put(jinja::make_text(std::string(key), Origin::kValue), std::move(shown));
+  }
+  if (!nulls && !message.json.contains("content")) {
+    out.put(jinja::make_text("content", Origin::kTemplate), jinja::make_text("", Origin::kValue));
   }
   if (message.role != "assistant" || message.reasoning.empty()) return out;
   for (const std::string_view name : {"reasoning_content", "thinking"}) {
@@ -83,14 +106,6 @@ size_t space_begin(const std::string& bytes, size_t from, size_t at) {
   return at;
 }
 
-std::string read_text_file(const std::filesystem::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::ostringstream out;
-  out << file.rdbuf();
-  if (!file) fail(path.string(), ": can't be read");
-  return std::move(out).str();
-}
-
 // "bos_token": "<s>" or {"content": "<s>", ...}.
 std::vector<std::pair<std::string, std::string>> token_variables(const JsonObject& config) {
   std::vector<std::pair<std::string, std::string>> out;
@@ -127,16 +142,44 @@ std::optional<std::string> configured_template(const JsonObject& config, bool wi
 ChatTemplate::ChatTemplate(std::string name, std::string_view source, TemplateTokens tokens, jinja::Limits limits)
     : template_(jinja::Template::compile(std::move(name), source, limits)),
       tokens_(std::move(tokens)),
-      call_syntax_(find_call_syntax(source)) {}
+      call_syntax_(find_call_syntax(source)) {
+  reads_lists_ = tries_list();
+  reads_null_ = tries_content("null") || !tries_content(R"("")");
+}
+
+// Does the text of a list of parts arrive in the prompt, and not the list itself?
+bool ChatTemplate::tries_list() const {
+  try {
+    constexpr const char* kMessages =
+        R"([{"role": "user", "content": [{"type": "text", "text": "weir-words", "weir-key": ""}]}])";
+    const RenderedPrompt prompt = render(parse_chat_request(parse_json(kMessages, "probe"), "probe"), local_time());
+    return prompt.text.find("weir-words") != prompt.text.npos && prompt.text.find("weir-key") == prompt.text.npos;
+  } catch (const Error&) {
+    return false;
+  }
+}
+
+// Can it render the content of an assistant's message that calls a tool?
+bool ChatTemplate::tries_content(std::string_view content) const {
+  const std::string messages =
+      concat(R"([{"role": "user", "content": "a"}, {"role": "assistant", "content": )", content,
+             R"(, "tool_calls": [{"id": "1", "type": "function", "function": {"name": "f", "arguments": {}}}]}])");
+  try {
+    render(parse_chat_request(parse_json(messages, "probe"), "probe"), local_time());
+    return true;
+  } catch (const Error&) {
+    return false;
+  }
+}
 
 std::optional<ChatTemplate> ChatTemplate::from_folder(const std::filesystem::path& folder,
                                                       std::vector<TokenMarker> markers, bool with_tools) {
   const std::filesystem::path config_path = folder / "tokenizer_config.json", file = folder / "chat_template.jinja";
   std::optional<JsonObject> config;
-  if (std::filesystem::exists(config_path)) config = JsonObject::read(config_path.string());
+  if (path_exists(config_path.string())) config = JsonObject::read(config_path.string());
   TemplateTokens tokens{.markers = std::move(markers)};
   if (config) tokens.variables = token_variables(*config);
-  if (std::filesystem::exists(file)) return ChatTemplate(file.string(), read_text_file(file), std::move(tokens));
+  if (path_exists(file.string())) return ChatTemplate(file.string(), file_text(file.string()), std::move(tokens));
   const std::optional<std::string> source = config ? configured_template(*config, with_tools) : std::nullopt;
   if (!source) return std::nullopt;
   return ChatTemplate(config_path.string() + " chat_template", *source, std::move(tokens));
@@ -149,7 +192,9 @@ RenderedPrompt ChatTemplate::render(const ChatRequest& request, const std::tm& n
   }
   for (const auto& [name, value] : request.options) variables.emplace_back(name, jinja::from_json(value));
   jinja::List messages;
-  for (const ChatMessage& message : request.messages) messages.items.push_back(message_value(message));
+  for (const ChatMessage& message : request.messages) {
+    messages.items.push_back(message_value(message, reads_lists_, reads_null_));
+  }
   variables.emplace_back("messages", Value(std::move(messages)));
   variables.emplace_back("tools", request.tools ? jinja::from_json(*request.tools) : Value(jinja::None{}));
   variables.emplace_back("add_generation_prompt", Value(request.add_generation_prompt));

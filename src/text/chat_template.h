@@ -41,7 +41,7 @@ class ChatTemplate {
 
   // The template sees messages, tools, add_generation_prompt, the tokens and the request's options. A message's
   // reasoning is visible as reasoning_content and thinking, whichever it came as. jinja::TemplateError when it fails or
-  // refuses.
+  // refuses. Content that is a list of text parts, or null, reaches a template that can't read it as one string.
   //
   // Segments: a marker that the template's author wrote is one of markup; all that stands between two such markers is
   // one of text. Encoding each segment gives the ids of the whole text, except that a marker spelled in a message is
@@ -54,6 +54,10 @@ class ChatTemplate {
   jinja::Template template_;
   TemplateTokens tokens_;
   const CallSyntax* call_syntax_;
+  bool reads_lists_ = true, reads_null_ = true;  // as content; tried once
+
+  bool tries_list() const;
+  bool tries_content(std::string_view content) const;
 };
 
 // The cut that render() makes. A marker counts only where all of its bytes are the template's.

@@ -135,6 +135,24 @@ TEST(ChatTemplate, SeesToolArgumentsAsObjectsWhenAsked) {
   EXPECT_EQ(render(source, asked, {}).text, R"({"a": [1.5]};"{oops";)");
 }
 
+TEST(ChatTemplate, GivesPartsAsOneStringWhereTheTemplateWantsStrings) {
+  const ChatRequest asked = request(R"([{"role": "user", "content": [{"type": "text", "text": "a<x>"},
+      {"type": "text", "text": "b"}]}])");
+  const std::vector<TokenMarker> markers = {{"<x>"}};
+  EXPECT_EQ(shown(render("{{ '<x>' + messages[0].content }}", asked, markers)), "!<x>|a<x>\nb|");
+  EXPECT_EQ(render("{{ messages[0]['content'] }}", asked, {}).text, "a<x>\nb");
+  EXPECT_EQ(render("{% for part in messages[0].content %}[{{ part.text }}]{% endfor %}", asked, {}).text, "[a<x>][b]");
+}
+
+TEST(ChatTemplate, GivesNullAsAnEmptyStringWhereTheTemplateCannotReadIt) {
+  const ChatRequest asked =
+      request(R"([{"role": "assistant", "content": null, "tool_calls": [{"function": {"name": "f"}}]}])");
+  EXPECT_EQ(render("{% for m in messages %}{{ m.role + ':' + m.content }}{% endfor %}", asked, {}).text, "assistant:");
+  EXPECT_EQ(render("{{ messages[0].content is none }}", asked, {}).text, "True");
+  const ChatRequest absent = request(R"([{"role": "assistant", "tool_calls": [{"function": {"name": "f"}}]}])");
+  EXPECT_EQ(render("{% for m in messages %}{{ m.role + ':' + m.content }}{% endfor %}", absent, {}).text, "assistant:");
+}
+
 class ChatTemplateFolder : public testing::Test {
  protected:
   void SetUp() override { std::filesystem::create_directories(folder_); }

@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "formats/embedded_files.h"
 #include "formats/json.h"
-#include "formats/mapped_file.h"
 #include "text/tokenizer_parts.h"
 #include "text/tokenizer_stream.h"
 #include "text/tokenizer_unicode.h"
@@ -74,19 +74,14 @@ class Encoder {
   bool after_token_ = true;  // what came last is a token of the text, or nothing
 };
 
-std::string file_text(const std::string& path) {
-  const MappedFile file = MappedFile::open(path);
-  return {reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size()};
-}
-
 }  // namespace
 
 std::shared_ptr<const Tokenizer> Tokenizer::from_folder(const std::filesystem::path& folder) {
   const std::string json = (folder / "tokenizer.json").string(), ranks = (folder / "tiktoken.model").string(),
                     config = (folder / "tokenizer_config.json").string();
-  const std::string config_text = std::filesystem::exists(config) ? file_text(config) : std::string();
-  if (std::filesystem::exists(json)) return from_tokenizer_json(file_text(json), json, config_text, config);
-  if (std::filesystem::exists(ranks)) return from_tiktoken(file_text(ranks), ranks, config_text, config);
+  const std::string config_text = path_exists(config) ? file_text(config) : std::string();
+  if (path_exists(json)) return from_tokenizer_json(file_text(json), json, config_text, config);
+  if (path_exists(ranks)) return from_tiktoken(file_text(ranks), ranks, config_text, config);
   fail(folder.string(), ": no tokenizer here: expected tokenizer.json, or tiktoken.model with tokenizer_config.json");
 }
 
