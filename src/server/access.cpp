@@ -31,9 +31,16 @@ ApiKeys ApiKeys::read(const std::string& path) {
   std::ifstream file(path);
   if (!file) fail(path, ": can't be opened");
   std::vector<std::string> keys;
+  int64_t number = 0;
   for (std::string line; std::getline(file, line);) {
+    ++number;
     while (!line.empty() && (line.back() == '\r' || line.back() == ' ')) line.pop_back();
-    if (!line.empty() && line.front() != '#') keys.push_back(std::move(line));
+    line.erase(0, std::min(line.find_first_not_of(' '), line.size()));
+    if (line.empty() || line.front() == '#') continue;
+    if (!std::ranges::all_of(line, [](unsigned char c) { return c > ' ' && c < 127; })) {
+      fail(path, ": line ", number, ": expected a key of printable ASCII without spaces");
+    }
+    keys.push_back(std::move(line));
   }
   if (file.bad()) fail(path, ": can't be read");
   if (keys.empty()) fail(path, ": expected a key, one a line, found none");

@@ -7,6 +7,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -27,13 +28,16 @@ struct AnswerDefaults {
   bool new_seeds = false;  // for each request
 };
 
+struct Dialect;
+
 class Application {
  public:
   struct Options {
     ApiKeys keys;
     std::string cors_origin;           // that browsers' pages may come from; empty: only the server's own, "*": any
     std::vector<std::string> aliases;  // names of the model besides its own
-    std::chrono::milliseconds keep_alive{5000};  // that a stream may be silent
+    std::chrono::milliseconds keep_alive{5000};        // that a stream may be silent
+    std::function<void(const std::string& line)> log;  // for who runs the server; any thread; may be empty
   };
   enum class State { kLoading, kReady, kDraining, kFaulted };
 
@@ -72,6 +76,7 @@ class Application {
   void refuse(Call& call, const openai::Refusal& refusal);
   void guarded(Call& call, const std::function<void()>& work);
   Model model() const;  // Refusal unless ready
+  void note_unknown(const Dialect& dialect, const boost::json::object& body);
   void check_name(const boost::json::object& body, const openai::Served& served) const;
 
   void preflight(Call& call);
@@ -102,6 +107,7 @@ class Application {
   std::function<http::Server::Counters()> connections_;
   std::vector<std::weak_ptr<Exchange>> exchanges_;
   bool closing_ = false;
+  std::set<std::string> noted_;  // fields that nobody knows
   std::condition_variable wake_;
 
   // Bodies are parsed and prompts tokenised apart from tokens on their way out: a long prompt delays no stream.

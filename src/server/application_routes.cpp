@@ -22,6 +22,9 @@ using openai::Refusal;
 constexpr int64_t kMostMemory = int64_t{1} << 30;  // of a body's JSON
 
 json::object body_of(const http::Request& request) {
+  if (const std::string_view coding = request.header("content-encoding"); !coding.empty() && coding != "identity") {
+    throw Refusal(concat("Content-Encoding: expected none, found ", printable(coding)), {}, "unsupported_coding", 415);
+  }
   json::value value = parse_json(request.body, "request", {.max_memory = kMostMemory});
   if (!value.is_object()) throw Refusal("request: expected a JSON object");
   return std::move(value.get_object());
@@ -169,6 +172,7 @@ void Application::answer(Call& call) {
   SamplingOptions defaults = here.defaults.sampling;
   if (here.defaults.new_seeds) defaults.seed = random_seed();
   const Dialect& dialect = dialect_of(call.request.path);
+  note_unknown(dialect, body);
   std::unique_ptr<Reply> reply =
       dialect.reply({call.request.path, *here.served, defaults, responses_}, std::move(body));
   for (Request& request : reply->job().requests) request.client = client_of(call.request);
@@ -177,6 +181,21 @@ void Application::answer(Call& call) {
   exchange->start();
   const std::lock_guard lock(mutex_);
   exchanges_.push_back(exchange);
+}
+
+// Once each, and not without end.
+void Application::note_unknown(const Dialect& dialect, const json::object& body) {
+  constexpr size_t kMost = 64;
+  for (const auto& field : body) {
+    if (dialect.knows(field.key())) continue;
+    const std::string name = printable(field.key(), 40);
+    {
+      const std::lock_guard lock(mutex_);
+      if (noted_.size() == kMost || !noted_.insert(name).second) continue;
+    }
+    if (options_.log)
+      options_.log(concat("a request has the field ", name, ", which is not known here and is ignored"));
+  }
 }
 
 void Application::stored(Call& call) {

@@ -1,8 +1,10 @@
 // The dialects that the server speaks, by path.
 #pragma once
 
+#include <algorithm>
 #include <boost/json/object.hpp>
 #include <memory>
+#include <span>
 #include <string_view>
 
 #include "server/exchange.h"
@@ -22,6 +24,10 @@ struct Dialect {
   // openai::Refusal when the body can't be answered.
   std::unique_ptr<Reply> (*reply)(const ReplyContext& context, boost::json::object body) = nullptr;
   ErrorObject error = nullptr;
+  // Fields of bodies that mean something here, be it that they are refused, or nothing to any server (`user`).
+  std::span<const std::string_view> fields;
+
+  bool knows(std::string_view field) const { return std::ranges::find(fields, field) != fields.end(); }
 };
 
 // OpenAI's for every path that is nobody else's.

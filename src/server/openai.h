@@ -34,6 +34,7 @@ class Refusal : public Error {
   static Refusal of(const Error& error);
 
   int status() const { return status_; }
+  const std::string& param() const { return param_; }
   boost::json::object body() const;  // {"error": {message, type, param, code}}
 
  private:
@@ -81,6 +82,7 @@ struct Served {
   int64_t context = 0;               // the model's
   int64_t tokens = 0;                // that there are pages for
   std::vector<int64_t> stop_tokens;  // the configuration's
+  int64_t most_answers = 0;          // that one body may ask for, since more could never be taken in; 0: any number
 };
 
 // A request rendered and tokenised.

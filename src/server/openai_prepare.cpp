@@ -38,11 +38,28 @@ void open_call(const Body& body, const Served& served, RenderedPrompt& prompt) {
   served.text->open_call(prompt, body.call->empty() ? std::nullopt : std::optional<std::string_view>(*body.call));
 }
 
+// Where the model lies is nothing for clients.
+RenderedPrompt render(const Body& body, const Served& served) {
+  try {
+    return served.text->render(body.chat);
+  } catch (const Error& error) {
+    std::string message = error.what();
+    const std::string& place = served.text->place();
+    for (size_t at; !place.empty() && (at = message.find(place)) != std::string::npos;) {
+      const size_t end = at + place.size();
+      const bool inside = end < message.size() && (message[end] == '/' || message[end] == ' ');
+      message.erase(at, place.size() + (inside ? 1 : 0));
+    }
+    const Refusal refusal = Refusal::of(Error(message));
+    throw refusal.param().empty() ? Refusal(message, "messages") : refusal;
+  }
+}
+
 // As `prompt`, with its ids in `ids`.
 Job::Prompt words(const Body& body, size_t index, const Served& served, std::vector<int32_t>& ids) {
   Job::Prompt out;
   if (body.endpoint == Endpoint::kChat) {
-    out.rendered = served.text->render(body.chat);
+    out.rendered = render(body, served);
     if (body.call) open_call(body, served, out.rendered);
     ids = served.text->encode(out.rendered);
     return out;
@@ -120,6 +137,12 @@ void add_prompt(Job& job, size_t index, const Served& served) {
 Job prepare(Body body, const Served& served) {
   Job job{.body = std::move(body)};
   try {
+    const auto answers = static_cast<int64_t>(std::max<size_t>(1, job.body.prompts.size())) * job.body.n;
+    if (served.most_answers > 0 && answers > served.most_answers) {
+      throw Refusal(concat("request: field 'n': expected at most ", served.most_answers,
+                           " answers, which is what this server runs and lets wait, found ", answers),
+                    "n");
+    }
     const size_t prompts = job.body.endpoint == Endpoint::kChat ? 1 : job.body.prompts.size();
     for (size_t i = 0; i < prompts; ++i) add_prompt(job, i, served);
   } catch (const Error& error) {

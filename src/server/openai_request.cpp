@@ -150,6 +150,10 @@ void check_tools(const JsonObject& body, const ChatRequest& chat) {
         throw Refusal(concat(kPlace, ": ", field, R"(: expected {"type": "function", "function": {"name": ...}})"),
                       field);
       }
+      const JsonObject fields(kPlace, concat("tools[", i, "].function"), function->get_object());
+      if (name->get_string().empty()) fields.fail_field("name", "a string that is not empty");
+      fields.string_or("description", "");
+      fields.object_if("parameters");
       const json::value* strict = function->get_object().if_contains("strict");
       if (strict != nullptr && !says_nothing(*strict)) {
         const std::string field = concat("tools[", i, "].function.strict");

@@ -424,6 +424,12 @@ TEST(OpenAiTest, ToolChoicesThatCantBeAreRefused) {
   json::array strict = weather_tools();
   strict[0].at("function").as_object()["strict"] = true;
   EXPECT_EQ(refused({{"tools", strict}}), "tools[0].function.strict");
+  const auto tool = [](json::object function) {
+    return json::array{{{"type", "function"}, {"function", std::move(function)}}};
+  };
+  EXPECT_EQ(refused({{"tools", tool({{"name", ""}})}}), "tools[0].function.name");
+  EXPECT_EQ(refused({{"tools", tool({{"name", "f"}, {"description", 5}})}}), "tools[0].function.description");
+  EXPECT_EQ(refused({{"tools", tool({{"name", "f"}, {"parameters", "x"}})}}), "tools[0].function.parameters");
   const TemplateServed mistral("mistral_inst");
   EXPECT_EQ(refused({{"tools", weather_tools()}, {"tool_choice", "required"}}, *mistral), "tool_choice");
   EXPECT_EQ(refused({{"tools", weather_tools()}, {"tool_choice", "auto"}}, *mistral), "");

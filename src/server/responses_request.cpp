@@ -237,8 +237,10 @@ Parsed parse_object(const JsonObject& body, ResponseStore& store, const Sampling
   const size_t past = out.items.size();
   add_input(body, out.items);
   json::object chat{{"messages", messages_of(body, out.items, past)}};
-  static constexpr std::string_view kSame[] = {"model",  "temperature",  "top_p",
-                                               "stream", "top_logprobs", "parallel_tool_calls"};
+  // The last four are not OpenAI's own, and mean what they mean in chats.
+  static constexpr std::string_view kSame[] = {
+      "model", "temperature", "top_p", "stream", "top_logprobs", "parallel_tool_calls",
+      "seed",  "stop",        "top_k", "min_p"};
   openai::copy_fields(body, kSame, chat);
   if (body.has("tools")) chat["tools"] = tools_of(body);
   add_tool_choice(body, chat);
