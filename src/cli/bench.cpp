@@ -11,6 +11,7 @@
 #include "cli/commands.h"
 #include "cli/machine.h"
 #include "cli/options.h"
+#include "models/builtin.h"
 #include "device/roof.h"
 
 namespace weir::cli {
@@ -109,8 +110,8 @@ void print_row(const boost::json::object& row) {
 }
 
 void bench(const BenchOptions& options) {
-  if (options.model.empty() == options.synthetic.empty()) {
-    fail("expected a MODEL, or --synthetic CONFIG.json with --weights");
+  if (!options.model.empty() && !options.synthetic.empty()) {
+    fail("expected a MODEL or --synthetic CONFIG.json, found both");
   }
   const std::unique_ptr<Model> model = options.synthetic.empty()
                                            ? Model::load(options.model)
@@ -159,7 +160,7 @@ void add_bench(CLI::App& app) {
     command->add_option(flags, values, help)->delimiter(',')->check(CLI::Range(low, high))->capture_default_str();
   };
   constexpr int64_t kMost = int64_t{1} << 24;
-  command->add_option("MODEL", options->model, "folder or GGUF file");
+  command->add_option("MODEL", options->model, "folder or GGUF file (default: the program's own small Kimi K3)");
   command->add_option("--synthetic", options->synthetic, "config.json of a model whose weights are generated");
   command->add_option("--weights", options->weights, "of --synthetic: bf16, q8_0, q4_0 or mxfp4")
       ->check(CLI::IsMember({"bf16", "q8_0", "q4_0", "mxfp4"}))
@@ -179,7 +180,10 @@ void add_bench(CLI::App& app) {
       ->capture_default_str();
   command->add_option("--kernels", options->kernels, "auto, reference, avx2 or avx512")->capture_default_str();
   command->add_flag("--json", options->json, "print a JSON list of objects");
-  command->callback([options] { bench(*options); });
+  command->callback([options] {
+    if (options->model.empty() && options->synthetic.empty()) options->model = kBuiltinModel;
+    bench(*options);
+  });
 }
 
 }  // namespace weir::cli

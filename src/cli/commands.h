@@ -11,6 +11,7 @@ void add_tokenize(CLI::App& app);
 void add_render(CLI::App& app);
 void add_batch(CLI::App& app);
 void add_serve(CLI::App& app);
+void add_tour(CLI::App& app);
 void add_replay(CLI::App& app);
 void add_bench(CLI::App& app);
 void add_doctor(CLI::App& app);

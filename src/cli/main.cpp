@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "cli/commands.h"
+#include "models/builtin.h"
 
 namespace weir::cli {
 
@@ -55,10 +56,12 @@ int finished() {
 int main(int argc, char** argv) {
   if (!hold_standard_files()) return fail_with("standard output: closed");
   std::signal(SIGBUS, lost_file);
+  add_builtin_model();
   CLI::App app{"weir: hybrid language models on your own hardware, exactly"};
   app.set_version_flag("--version", "weir " WEIR_VERSION);
   app.require_subcommand(1);
   add_run(app);
+  add_tour(app);
   add_score(app);
   add_tokenize(app);
   add_render(app);

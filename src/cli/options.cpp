@@ -13,6 +13,7 @@
 
 #include "base/error.h"
 #include "formats/json.h"
+#include "models/builtin.h"
 
 namespace weir::cli {
 
@@ -38,8 +39,14 @@ CLI::Validator finite() {
       "");
 }
 
-void ModelOptions::add_to(CLI::App& app) {
-  app.add_option("MODEL", model, "folder with config.json and safetensors files, or a GGUF file")->required();
+void ModelOptions::add_to(CLI::App& app, Model needed) {
+  CLI::Option* option = app.add_option("MODEL", model, "folder with config.json and safetensors files, or a GGUF file");
+  if (needed == Model::kNeeded) {
+    option->required();
+  } else {
+    model = kBuiltinModel;
+    option->default_str("the program's own small Kimi K3");
+  }
   app.add_option("--threads", threads, "threads (default: the processors this process may use)")
       ->check(CLI::Range(1, 1024));
   app.add_option("--max-batch-rows", max_batch_rows, "rows computed in one step")

@@ -19,7 +19,8 @@ struct ModelOptions {
   std::string activations = "auto";
   std::string kernels = "auto";
 
-  void add_to(CLI::App& app);
+  enum class Model { kNeeded, kBuiltinByDefault };
+  void add_to(CLI::App& app, Model needed = Model::kNeeded);
   // Error naming the option. Fills what depends on the model's use in by hand: logit rows, tokens, sequences.
   EngineOptions engine_options() const;
 };

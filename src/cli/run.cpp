@@ -195,7 +195,7 @@ void run(const RunOptions& options) {
 void add_run(CLI::App& app) {
   CLI::App* command = app.add_subcommand("run", "chat with a model, or complete a prompt");
   const auto options = std::make_shared<RunOptions>();
-  options->model.add_to(*command);
+  options->model.add_to(*command, ModelOptions::Model::kBuiltinByDefault);
   auto* prompt = command->add_option("-p,--prompt", options->prompt,
                                      "answer this and leave (default: standard input; a conversation on a terminal)");
   auto* tokens =

@@ -1,4 +1,5 @@
 // weir serve: a model behind HTTP.
+#include <algorithm>
 #include <cstdio>
 #include <filesystem>
 #include <memory>
@@ -37,6 +38,17 @@ std::string url(const ServeOptions& options, uint16_t port) {
   return concat("http://", v6 ? "[" : "", options.host, v6 ? "]" : "", ":", port);
 }
 
+// One line of text without spaces at its ends, as headers and names are.
+CLI::Validator word() {
+  return CLI::Validator(
+      [](std::string& text) {
+        const bool good =
+            !text.empty() && std::ranges::all_of(text, [](unsigned char c) { return c > ' ' && c != 127; });
+        return good ? std::string() : "expected a word, found " + (text.empty() ? "nothing" : printable(text));
+      },
+      "");
+}
+
 void say(std::string_view line) { std::fprintf(stderr, "weir: %s\n", one_line(line).c_str()); }
 
 // Between a start and an end: what is loaded, and how it ends.
@@ -56,7 +68,8 @@ class Serving {
     if (wanted.max_tokens == 0) wanted.max_tokens = fitted_tokens(*loaded.model, wanted);
     Engine engine(*loaded.model, wanted);
     const StoreKey identity = engine_identity(engine);
-    const openai::Served served = options_.serving.served(loaded, engine, identity);
+    openai::Served served = options_.serving.served(loaded, engine, identity);
+    if (options_.max_queue > 0) served.most_answers = engine.options().max_sequences + options_.max_queue;
     const std::unique_ptr<BlockStore> store = options_.serving.store(identity);
     SamplingOptions defaults = sampling_defaults(*loaded.model);
     if (options_.serving.temperature) defaults.temperature = static_cast<float>(*options_.serving.temperature);
@@ -114,7 +127,7 @@ void serve(const ServeOptions& options) {
     say(concat("anyone who reaches ", options.host, " may use this server: --api-key-file asks for keys"));
   }
   Shutdown shutdown;
-  Application application({.keys = keys, .cors_origin = options.cors_origin, .aliases = options.aliases});
+  Application application({.keys = keys, .cors_origin = options.cors_origin, .aliases = options.aliases, .log = say});
   http::Server server({.host = options.host,
                        .port = options.port,
                        .threads = options.http_threads,
@@ -133,13 +146,14 @@ void serve(const ServeOptions& options) {
 void add_serve(CLI::App& app) {
   CLI::App* command = app.add_subcommand("serve", "answer requests over HTTP, as OpenAI's API has them");
   const auto options = std::make_shared<ServeOptions>();
-  options->serving.add_to(*command);
-  command->add_option("--host", options->host, "address to listen at")->capture_default_str();
+  options->serving.add_to(*command, ModelOptions::Model::kBuiltinByDefault);
+  command->add_option("--host", options->host, "address to listen at")->check(word())->capture_default_str();
   command->add_option("--port", options->port, "0: any that is free")->capture_default_str();
   command->add_option("--alias", options->aliases, "another name that requests may give the model; may be repeated")
+      ->check(word())
       ->take_all();
   command->add_option("--api-key-file", options->key_file, "keys that clients must give one of, one a line");
-  command->add_option("--cors-origin", options->cors_origin, "pages of this origin may ask; *: of any");
+  command->add_option("--cors-origin", options->cors_origin, "pages of this origin may ask; *: of any")->check(word());
   command->add_option("--max-queue", options->max_queue, "requests that may wait beside those that run; 0: any number")
       ->check(CLI::Range(int64_t{0}, int64_t{1} << 20))
       ->capture_default_str();

@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "device/memory.h"
+#include "formats/embedded_files.h"
 #include "models/circuit.h"
 
 namespace weir::cli {
@@ -17,16 +18,17 @@ std::string fingerprint(const StoreKey& identity) {
   return concat("weir-" WEIR_VERSION "-", text);
 }
 
-// The last part of a path, "a/b/" included.
+// The last part of a path, "a/b/" included; of the built-in model, "tiny-k3".
 std::string name_of(const std::filesystem::path& path) {
+  if (is_embedded(path.string())) return path.string().substr(path.string().find(':') + 1);
   const std::filesystem::path clean = path.has_filename() ? path : path.parent_path();
   return clean.filename().string();
 }
 
 }  // namespace
 
-void ServingOptions::add_to(CLI::App& app) {
-  model.add_to(app);
+void ServingOptions::add_to(CLI::App& app, ModelOptions::Model needed) {
+  model.add_to(app, needed);
   app.add_option("--max-sequences", max_sequences, "requests that run at the same time")
       ->check(CLI::Range(int64_t{1}, int64_t{4096}))
       ->capture_default_str();

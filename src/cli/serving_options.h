@@ -25,7 +25,8 @@ struct ServingOptions {
 
   std::string default_temperature = "0", default_seed = "0";  // as help says it
 
-  void add_to(CLI::App& app);  // after the defaults are as the command wants them
+  void add_to(CLI::App& app, ModelOptions::Model needed =
+                                 ModelOptions::Model::kNeeded);  // after the defaults are as the command wants them
 
   // Error naming the option. Without tokens: those depend on the model.
   EngineOptions engine_options() const;
