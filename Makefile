@@ -15,8 +15,6 @@ Q := $(if $(filter 1,$(V)),,@)
 NINJA = ninja -j $(JOBS) $(if $(filter 1,$(V)),-v) -C
 CTEST = ctest --output-on-failure -j$(TEST_JOBS) $(if $(filter 1,$(V)),-V) --test-dir
 
-MODEL  := tests/fixtures/kimi_k3/k3-tiny
-PROMPT := tests/fixtures/kimi_k3/prompt_hi.json
 SOURCES = $(shell find src tests bench -name '*.cpp' -o -name '*.h')
 
 .PHONY: build setup run test check-asan check-tsan equality fuzz bench format check-format clean help
@@ -28,14 +26,8 @@ build: $(BUILD)/build.ninja  ## the program, at build/weir
 setup:  ## install what is missing (Debian 12, Ubuntu 24.04)
 	$(Q)tools/setup.sh
 
-run: setup build  ## chat with SmolLM2-135M, fetched once into ~/.cache/weir
-	$(Q)if model=$$(tools/fetch_smollm2.sh); then \
-		if [ -t 0 ] && [ -t 1 ]; then $(BUILD)/weir run "$$model"; \
-		else $(BUILD)/weir run "$$model" -p 'What is the capital of Japan?' --max-tokens 64; fi; \
-	else \
-		echo "no SmolLM2 without network; instead, tokens from a tiny random Kimi K3 of the test fixtures:" >&2; \
-		$(BUILD)/weir run $(MODEL) --prompt-tokens $(PROMPT) --max-tokens 48 --ignore-eos; \
-	fi
+run: setup build  ## chat with the built-in model; a short tour when there is no terminal
+	$(Q)if [ -t 0 ] && [ -t 1 ]; then $(BUILD)/weir run; else $(BUILD)/weir tour; fi
 
 test: setup $(BUILD)/build.ninja  ## build and run every test
 	$(Q)$(NINJA) $(BUILD)

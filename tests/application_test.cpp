@@ -177,6 +177,27 @@ TEST_F(ApplicationTest, OtherOriginsOnlyWhenAskedFor) {
   EXPECT_EQ(preflight.headers.at("access-control-allow-methods"), "POST");
 }
 
+TEST_F(ApplicationTest, FieldsThatNobodyKnowsAreIgnoredAndToldOnce) {
+  std::mutex mutex;
+  std::vector<std::string> lines;
+  TestServer& s = server({.log = [&](const std::string& line) {
+    const std::lock_guard lock(mutex);
+    lines.push_back(line);
+  }});
+  for (int i = 0; i < 2; ++i) EXPECT_EQ(s.post(kChat, hello({{"tempratur", 1}, {"user", "u"}})).status, 200);
+  const std::lock_guard lock(mutex);
+  ASSERT_EQ(lines.size(), 1u);
+  EXPECT_NE(lines[0].find("tempratur"), std::string::npos);
+}
+
+TEST_F(ApplicationTest, HeadIsGetWithoutTheBody) {
+  TestServer& s = server();
+  const HttpAnswer head = HttpCall(s.port(), "HEAD", "/health").finish();
+  EXPECT_EQ(head.status, 200);
+  EXPECT_EQ(head.body, "");
+  EXPECT_EQ(HttpCall(s.port(), "HEAD", kChat).finish().status, 405);
+}
+
 TEST_F(ApplicationTest, WordsToIdsAndBack) {
   TestServer& s = server();
   const json::object counted = s.post("/tokenize", {{"prompt", "Hello there"}}).json();

@@ -143,7 +143,7 @@ TEST_F(CliTest, WrongUsageExitsWithTwo) {
   }
   EXPECT_EQ(weir(start + " --seed 18446744073709551615 --max-tokens 1").code, 0);
 
-  EXPECT_EQ(weir("run").code, 2);
+  EXPECT_EQ(weir("score").code, 2);
   EXPECT_EQ(weir("run " + k3_ + " --max-tokens 0 --prompt-tokens x").code, 2);
   EXPECT_EQ(weir("run " + k3_ + " --prompt-tokens x --threads 0").code, 2);
   EXPECT_EQ(weir("score " + k3_ + " --tokens x --max-batch-rows 0").code, 2);
@@ -155,7 +155,7 @@ TEST_F(CliTest, WrongUsageExitsWithTwo) {
 TEST_F(CliTest, WrongUsageIsOneLineThatSaysWhereHelpIs) {
   const std::string run = "run " + k3_;
   const std::vector<std::string> wrong = {"",
-                                          "run",
+                                          "score",
                                           "--frobnicate",
                                           run + " --frobnicate",
                                           run + " --kernels sse9",

@@ -30,6 +30,15 @@ class CliTextTest : public CliFixture {
   const std::string k3_ = fixture("kimi_k3/k3-tiny");
 };
 
+TEST_F(CliTextTest, TheTourIsAStoryASumAndACall) {
+  const CliResult tour = weir("tour");
+  EXPECT_EQ(tour.code, 0) << tour.err;
+  EXPECT_NE(tour.out.find("> Tell me a story about a fox."), std::string::npos);
+  EXPECT_NE(tour.out.find("get_weather({\"city\": \"Lisbon\"})"), std::string::npos) << tour.out;
+  EXPECT_NE(tour.out.find("> get_weather gives {"), std::string::npos) << tour.out;
+  EXPECT_NE(tour.err.find(" tok/s"), std::string::npos) << tour.err;
+}
+
 TEST(KimiK3Text, ChatBecomesTheReferencesIdsAndItsGreedyAnswer) {
   const std::unique_ptr<Model> model = Model::load(fixture("kimi_k3/k3-tiny"));
   const ModelText text = ModelText::of(*model);

@@ -301,11 +301,11 @@ class TinyModel(unittest.TestCase):
 
     def test_completions(self):
         one = self.client.completions.create(model="k3-tiny", prompt=["One", "Two"], max_tokens=8, logprobs=2, n=2,
-                                             temperature=0.9)
+                                             temperature=0.9, seed=1)
         self.assertEqual(len(one.choices), 4)
         texts = ["", "", "", ""]
         for chunk in self.client.completions.create(model="k3-tiny", prompt=["One", "Two"], max_tokens=8, n=2,
-                                                    temperature=0.9, stream=True):
+                                                    temperature=0.9, seed=1, stream=True):
             for choice in chunk.choices:
                 texts[choice.index] += choice.text
         self.assertEqual(texts, [c.text for c in one.choices])
@@ -318,6 +318,104 @@ class TinyModel(unittest.TestCase):
         next(iter(stream))
         stream.close()
         self.assertEqual(self.ask().choices[0].finish_reason, "length")
+
+
+class BuiltinModel(unittest.TestCase):
+    """What only a trained model shows: it reasons, calls tools with right arguments, and uses what they give."""
+
+    TOOLS = [{"type": "function",
+              "function": {"name": "get_weather", "description": "Get the weather of a city.",
+                           "parameters": {"type": "object",
+                                          "properties": {"city": {"type": "string", "description": "Name of the city."}},
+                                          "required": ["city"]}}}]
+    WEATHER = '{"city": "Lisbon", "temperature": 21, "sky": "sunny"}'
+
+    @classmethod
+    def setUpClass(cls):
+        cls.server = Server([WEIR, "serve", "--port", "0", "--max-tokens", "16384", "--temperature", "0"], "stderr")
+        cls.client = client_of(cls.server)
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.client.close()
+        assert cls.server.end() == 0, "SIGTERM ends with 0"
+
+    def ask(self, messages, **more):
+        if isinstance(messages, str):
+            messages = [{"role": "user", "content": messages}]
+        return self.client.chat.completions.create(model="tiny-k3", messages=messages, max_tokens=400, **more)
+
+    def test_reasoning(self):
+        whole = self.ask("What is 27 + 48?").choices[0].message
+        self.assertIn("75", whole.content)
+        self.assertTrue(whole.reasoning_content)
+        pieces = collected(self.ask("What is 27 + 48?", stream=True))
+        self.assertEqual((pieces["content"], pieces["reasoning"]), (whole.content, whole.reasoning_content))
+        without = self.ask("What is 27 + 48?", reasoning_effort="none").choices[0].message
+        self.assertFalse(getattr(without, "reasoning_content", None))
+
+    def test_a_tool_and_its_result(self):
+        question = [{"role": "user", "content": "What is the weather in Lisbon?"}]
+        choice = self.ask(question, tools=self.TOOLS).choices[0]
+        self.assertEqual(choice.finish_reason, "tool_calls")
+        [call] = choice.message.tool_calls
+        self.assertEqual((call.function.name, json.loads(call.function.arguments)), ("get_weather", {"city": "Lisbon"}))
+        pieces = collected(self.ask(question, tools=self.TOOLS, stream=True))
+        self.assertEqual([c[1:] for c in pieces["calls"]], [[call.function.name, call.function.arguments]])
+        result = {"role": "tool", "tool_call_id": call.id, "content": self.WEATHER}
+        then = self.ask([*question, choice.message, result], tools=self.TOOLS)
+        self.assertIn("21", then.choices[0].message.content)
+        self.assertIn("Lisbon", then.choices[0].message.content)
+        self.assertGreater(then.usage.prompt_tokens_details.cached_tokens, 0)
+
+    def test_calls_that_are_asked_for(self):
+        named = {"type": "function", "function": {"name": "get_weather"}}
+        for choice in ("required", named):
+            message = self.ask("What is the weather in Oslo?", tools=self.TOOLS, tool_choice=choice).choices[0].message
+            self.assertEqual(message.tool_calls[0].function.name, "get_weather")
+            self.assertEqual(json.loads(message.tool_calls[0].function.arguments), {"city": "Oslo"})
+        none = self.ask("What is the weather in Oslo?", tools=self.TOOLS, tool_choice="none").choices[0].message
+        self.assertFalse(none.tool_calls)
+
+    def test_json_object(self):
+        answer = self.ask("Give me the name and the age of a person as JSON.", response_format={"type": "json_object"})
+        if answer.choices[0].finish_reason != "length":
+            self.assertIsInstance(json.loads(answer.choices[0].message.content), dict)
+
+    def test_the_same_prompt_is_read_once(self):
+        question = "Tell me a story about a heron and a bell that it lost in the reeds."
+        self.ask(question)
+        again = self.ask(question).usage
+        self.assertGreaterEqual(again.prompt_tokens_details.cached_tokens, again.prompt_tokens // 16 * 16 - 16)
+
+    def test_responses_go_on(self):
+        first = self.client.responses.create(model="tiny-k3", input="Count from 3 to 7.", max_output_tokens=200)
+        self.assertIn("3, 4, 5, 6, 7", first.output_text)
+        then = self.client.responses.create(model="tiny-k3", input="What is 4 + 5?", previous_response_id=first.id,
+                                            max_output_tokens=200)
+        self.assertIn("9", then.output_text)
+        self.assertGreater(then.usage.input_tokens_details.cached_tokens, 0)
+
+    @unittest.skipIf(anthropic is None, "SKIPPED: the anthropic package is not installed")
+    def test_messages_with_thinking_and_a_tool(self):
+        client = anthropic.Anthropic(base_url=self.server.url, api_key="none", max_retries=0, timeout=60)
+        tool = {"name": "get_weather", "description": "Get the weather of a city.",
+                "input_schema": self.TOOLS[0]["function"]["parameters"]}
+        question = [{"role": "user", "content": "What is the weather in Lisbon?"}]
+        common = {"model": "tiny-k3", "max_tokens": 2000, "tools": [tool],
+                  "thinking": {"type": "enabled", "budget_tokens": 1024}}
+        first = client.messages.create(messages=question, **common)
+        self.assertEqual(first.stop_reason, "tool_use")
+        self.assertEqual([b.type for b in first.content if b.type != "text"], ["thinking", "tool_use"])
+        use = first.content[-1]
+        self.assertEqual((use.name, use.input), ("get_weather", {"city": "Lisbon"}))
+        result = {"type": "tool_result", "tool_use_id": use.id, "content": self.WEATHER}
+        then = client.messages.create(
+            messages=[*question, {"role": "assistant", "content": first.content}, {"role": "user", "content": [result]}],
+            **common)
+        self.assertEqual(then.stop_reason, "end_turn")
+        self.assertIn("21", then.content[-1].text)
+        client.close()
 
 
 if __name__ == "__main__":
