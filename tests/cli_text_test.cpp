@@ -282,7 +282,7 @@ TEST_F(CliTextTest, BenchReportsSpeedAndRoofs) {
         concat("bench --synthetic ", k3_, "/config.json --weights ", weights, " -p 16 -n 2 -t 1 -r 1 --json"));
     EXPECT_EQ(made.as_array().size(), 2u);
   }
-  expect_error("bench", {"MODEL", "--synthetic"});
+  expect_error("bench " + k3_ + " --synthetic " + k3_ + "/config.json", {"MODEL", "--synthetic"});
   expect_error("bench " + k3_ + " -p 5000", {"pp5000", "4096"});
 }
 

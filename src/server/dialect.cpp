@@ -66,22 +66,6 @@ constexpr std::string_view kOpenAiFields[] = {"model",
                                               "continue_final_message",
                                               "skip_special_tokens",
                                               "modalities",
-                                              "audio",
-                                              "web_search_options",
-                                              "use_beam_search",
-                                              "prompt_logprobs",
-                                              "include_stop_str_in_output",
-                                              "guided_json",
-                                              "guided_regex",
-                                              "guided_choice",
-                                              "guided_grammar",
-                                              "structured_outputs",
-                                              "json_schema",
-                                              "grammar",
-                                              "bad_words",
-                                              "logits_processors",
-                                              "truncate_prompt_tokens",
-                                              "allowed_token_ids",
                                               "user",
                                               "metadata",
                                               "store",
@@ -126,7 +110,8 @@ constexpr std::string_view kAnthropicFields[] = {
     "container",    "context_management", "mcp_servers", "service_tier",  "cache_control",
     "inference_geo"};
 
-constexpr Dialect kOpenAi{.reply = openai_reply, .error = openai_error, .fields = kOpenAiFields};
+constexpr Dialect kOpenAi{
+    .reply = openai_reply, .error = openai_error, .fields = kOpenAiFields, .refused = openai::kRefusedFields};
 constexpr Dialect kResponses{.reply = responses_reply, .error = openai_error, .fields = kResponsesFields};
 constexpr Dialect kAnthropic{.reply = anthropic_reply, .error = anthropic_error, .fields = kAnthropicFields};
 

@@ -26,8 +26,11 @@ struct Dialect {
   ErrorObject error = nullptr;
   // Fields of bodies that mean something here, be it that they are refused, or nothing to any server (`user`).
   std::span<const std::string_view> fields;
+  std::span<const std::string_view> refused = {};  // more of them
 
-  bool knows(std::string_view field) const { return std::ranges::find(fields, field) != fields.end(); }
+  bool knows(std::string_view field) const {
+    return std::ranges::find(fields, field) != fields.end() || std::ranges::find(refused, field) != refused.end();
+  }
 };
 
 // OpenAI's for every path that is nobody else's.

@@ -48,6 +48,25 @@ inline constexpr size_t kMaxStopBytes = 256;  // each so long at most
 inline constexpr size_t kMaxTools = 256;
 inline constexpr int64_t kDefaultTokens = 16;  // max_tokens of completions; chats go on up to the context
 
+// Fields of this dialect, and of servers that extend it, which change the answer and have no counterpart here: refused
+// in every body.
+inline constexpr std::string_view kRefusedFields[] = {"audio",
+                                                      "web_search_options",
+                                                      "use_beam_search",
+                                                      "prompt_logprobs",
+                                                      "include_stop_str_in_output",
+                                                      "guided_json",
+                                                      "guided_regex",
+                                                      "guided_choice",
+                                                      "guided_grammar",
+                                                      "structured_outputs",
+                                                      "json_schema",
+                                                      "grammar",
+                                                      "bad_words",
+                                                      "logits_processors",
+                                                      "truncate_prompt_tokens",
+                                                      "allowed_token_ids"};
+
 struct Body {
   Endpoint endpoint = Endpoint::kChat;
   std::string model;

@@ -19,25 +19,9 @@ constexpr int64_t kMostTokens = int64_t{1} << 32;
 // Fields of this dialect, and of servers that extend it, which change the answer and have no counterpart here. Absent,
 // null, false and empty values ask for nothing.
 void refuse_unsupported(const JsonObject& body, Endpoint endpoint) {
-  static constexpr std::string_view kAlways[] = {"audio",
-                                                 "web_search_options",
-                                                 "use_beam_search",
-                                                 "prompt_logprobs",
-                                                 "include_stop_str_in_output",
-                                                 "guided_json",
-                                                 "guided_regex",
-                                                 "guided_choice",
-                                                 "guided_grammar",
-                                                 "structured_outputs",
-                                                 "json_schema",
-                                                 "grammar",
-                                                 "bad_words",
-                                                 "logits_processors",
-                                                 "truncate_prompt_tokens",
-                                                 "allowed_token_ids"};
   static constexpr std::string_view kChat[] = {"functions", "function_call", "continue_final_message", "echo"};
   static constexpr std::string_view kCompletions[] = {"suffix"};
-  refuse_fields(body, kAlways);
+  refuse_fields(body, kRefusedFields);
   refuse_fields(body, endpoint == Endpoint::kChat ? std::span<const std::string_view>(kChat) : kCompletions);
   if (!body.boolean_or("skip_special_tokens", true)) refuse("skip_special_tokens", "only true is supported");
   if (const json::value* modalities = body.raw().if_contains("modalities"); modalities && !modalities->is_null()) {
