@@ -102,7 +102,15 @@ class Browser:
         ActionChains(self.driver).key_down(keys[0]).send_keys(*keys[1:]).key_up(keys[0]).perform()
 
     def press(self, name, within="body"):
-        """The last button of this name that is shown."""
+        """The last button of this name that is shown; once more when the page drew it anew meanwhile."""
+        for last in (False, False, True):
+            try:
+                return self.press_once(name, within)
+            except StaleElementReferenceException:
+                if last:
+                    raise
+
+    def press_once(self, name, within):
         button = self.run("""return [...document.querySelectorAll(arguments[0] + ' button')].filter((one) =>
             one.checkVisibility() && (one.textContent.trim() === arguments[1] || one.ariaLabel === arguments[1])).at(-1)""",
                           within, name)
