@@ -153,6 +153,7 @@ def fault(answer, _):
 def drop(answer, _):
     answer.begin()
     answer.stream(words("Cut in the"))
+    time.sleep(0.5)  # a browser forgets what it has not read when the connection breaks
     answer.handler.close_connection = True  # without the last chunk
 
 
