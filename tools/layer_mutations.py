@@ -72,7 +72,7 @@ def main():
     folder = options.build or pathlib.Path(tempfile.mkdtemp(prefix="weir-mutations-"))
     copy, build = folder / "copy", folder / "build"
     for path in filter(pathlib.Path.is_file, [ROOT / "CMakeLists.txt"] + [
-            found for name in ("cmake", "src", "tests", "bench", "tools") for found in (ROOT / name).rglob("*")]):
+            found for name in ("cmake", "src", "tests", "bench", "tools", "models") for found in (ROOT / name).rglob("*")]):
         target = copy / path.relative_to(ROOT)
         if target.exists() and filecmp.cmp(path, target, shallow=False):
             continue
