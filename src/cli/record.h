@@ -19,7 +19,7 @@ class Record {
   // For SchedulerOptions::log: nullptr when no record is wanted.
   ScheduleLog* begin(Engine& engine, const SchedulerOptions& options) {
     if (!file_) return nullptr;
-    const int64_t live = 4 * engine.options().max_sequences;  // as the engine sizes its pool
+    const int64_t live = kAnchorsOfSequence * engine.options().max_sequences;
     log_.began(RecordedEngine::of(engine.options(), std::max<int64_t>(0, engine.pools().anchors().count() - live),
                                   options.cache.enabled));
     return &log_;

@@ -65,7 +65,7 @@ class Serving {
     EngineOptions wanted = options_.serving.engine_options();
     const LoadedModel loaded = load_with_text(options_.serving.model.model, Words::kNeeded);
     loaded.text.tokenizer();  // the error says why
-    if (wanted.max_tokens == 0) wanted.max_tokens = fitted_tokens(*loaded.model, wanted);
+    wanted.page_memory = (available_memory() - loaded.model->weight_bytes()) / 2;
     Engine engine(*loaded.model, wanted);
     const StoreKey identity = engine_identity(engine);
     openai::Served served = options_.serving.served(loaded, engine, identity);

@@ -7,7 +7,6 @@
 #include "base/error.h"
 #include "device/memory.h"
 #include "formats/embedded_files.h"
-#include "models/circuit.h"
 
 namespace weir::cli {
 namespace {
@@ -100,22 +99,6 @@ openai::Served ServingOptions::served(const LoadedModel& loaded, const Engine& e
           .context = spec.max_positions,
           .tokens = engine.options().max_tokens,
           .stop_tokens = spec.stop_tokens};
-}
-
-int64_t fitted_tokens(const Model& model, const EngineOptions& options) {
-  constexpr int64_t kLeast = 4096;
-  CpuDevice device(1, options.kernels);
-  const std::unique_ptr<Circuit> circuit =
-      compile(model.spec, device,
-              {.max_rows = 1, .max_logit_rows = 1, .kv_dtype = options.kv_dtype, .activations = options.activations});
-  int64_t page = 0;
-  for (const StateLayout::Group& group : circuit->layout().groups()) {
-    if (group.retention == Retention::kForever) page += group.page_bytes;
-  }
-  const int64_t most = std::max(kLeast, options.max_sequences * model.spec.max_positions);
-  const int64_t memory = (available_memory() - model.weight_bytes()) / 2;
-  if (page == 0) return most;
-  return std::clamp(memory / page * kPagePositions, kLeast, most);
 }
 
 }  // namespace weir::cli

@@ -15,7 +15,7 @@ namespace weir::cli {
 struct ServingOptions {
   ModelOptions model;
   int64_t max_sequences = 16;
-  int64_t max_tokens = 0;     // 0: as fitted_tokens() finds
+  int64_t max_tokens = 0;     // 0: what half of the memory beside the weights has pages for
   double target_step_ms = 0;  // 0: the scheduler's own
   std::string cache_dir, record;
   int64_t cache_disk_bytes = int64_t{16} << 30, cache_host_bytes = 0;
@@ -36,9 +36,5 @@ struct ServingOptions {
   std::unique_ptr<BlockStore> store(const StoreKey& identity) const;  // null: none is wanted
   openai::Served served(const LoadedModel& loaded, const Engine& engine, const StoreKey& identity) const;
 };
-
-// The tokens that half of the memory beside the weights has pages for: at least 4096, at most whole contexts for all
-// sequences.
-int64_t fitted_tokens(const Model& model, const EngineOptions& options);
 
 }  // namespace weir::cli

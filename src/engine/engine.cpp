@@ -71,7 +71,7 @@ StatePools::Limits Engine::limits(const EngineOptions& options, const StateLayou
   StatePools::Limits limits;
   limits.pages = chunks_for(options.max_tokens) + options.max_sequences;
   limits.journal_pages = 4 * options.max_sequences;
-  limits.anchors = 4 * options.max_sequences + options.cached_anchors;
+  limits.anchors = kAnchorsOfSequence * options.max_sequences + options.cached_anchors;
   if (layout.anchor_bytes() > 0) {
     limits.anchors +=
         std::min(options.cached_anchor_memory / layout.anchor_bytes(), options.max_tokens / kPagePositions);
@@ -90,6 +90,17 @@ int64_t Engine::backbone_bytes(int64_t spacing) const {
     bytes += std::min(spacing, group.window + kPagePositions) / kPagePositions * group.page_bytes;
   }
   return bytes;
+}
+
+void Engine::choose_max_tokens() {
+  if (options_.max_tokens > 0) return;
+  constexpr int64_t kLeast = 4096;
+  int64_t page = 0;
+  for (const StateLayout::Group& group : circuit_->layout().groups()) {
+    if (group.retention == Retention::kForever) page += group.page_bytes;
+  }
+  const int64_t most = std::max(kLeast, options_.max_sequences * model_.spec.max_positions);
+  options_.max_tokens = page == 0 ? most : std::clamp(options_.page_memory / page * kPagePositions, kLeast, most);
 }
 
 void Engine::choose_anchor_spacing() {
@@ -111,7 +122,7 @@ Engine::Engine(const Model& model, const EngineOptions& options)
                         .max_logit_rows = options.max_logit_rows,
                         .kv_dtype = options.kv_dtype,
                         .activations = options.activations})),
-      pools_(circuit_->layout(), (choose_anchor_spacing(), limits(options_, circuit_->layout()))) {
+      pools_(circuit_->layout(), (choose_max_tokens(), choose_anchor_spacing(), limits(options_, circuit_->layout()))) {
   check_memory();
   const auto rows = static_cast<size_t>(options.max_batch_rows);
   spans_.reserve(rows);

@@ -47,6 +47,8 @@ struct EngineOptions {
   Activations activations = Activations::kF32;
   int64_t max_sequences = 1;         // sizes journal pages and anchors
   int64_t max_tokens = 4096;         // of all sequences together; sizes the pages
+  int64_t page_memory = 0;           // with max_tokens 0: as many as these bytes have pages for, at least 4096, at most
+                                     // whole contexts for all sequences
   int64_t cached_anchors = 0;        // beyond those of live sequences
   int64_t cached_anchor_memory = 0;  // and as many more as these bytes hold, at most one for each 16 of max_tokens
   int64_t anchor_spacing = 0;        // keep anchors and windows at these multiples (of 16) for deep rollbacks; 0: none
@@ -55,6 +57,8 @@ struct EngineOptions {
   bool poison_released = false;      // tests: released blocks are filled with NaN
   bool protect_anchors = false;  // tests: anchors are read-only memory while a step runs, but for those it must write
 };
+
+inline constexpr int64_t kAnchorsOfSequence = 4;  // that a live one may hold
 
 // One live sequence. Destroying it gives its blocks back.
 class Sequence {
@@ -126,6 +130,7 @@ class Engine {
   void check_memory();
   int64_t state_bytes();
   int64_t backbone_bytes(int64_t spacing) const;
+  void choose_max_tokens();
   void choose_anchor_spacing();
   static StatePools::Limits limits(const EngineOptions& options, const StateLayout& layout);
   void protect(std::span<const SpanRequest> spans, bool read_only);
