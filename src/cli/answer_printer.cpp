@@ -61,4 +61,23 @@ void AnswerPrinter::end() {
   flush_output();
 }
 
+void ShownAnswer::show() {
+  for (const ChatEvent& event : events_) {
+    if (printer_) printer_->show(event);
+  }
+  events_.clear();
+}
+
+void ShownAnswer::push(int32_t token) {
+  stream_->push(token, events_);
+  show();
+}
+
+void ShownAnswer::end(const Completion& completion) {
+  if (completion.stop_token) stream_->push(*completion.stop_token, events_);
+  stream_->finish(events_);
+  show();
+  if (printer_) printer_->end();
+}
+
 }  // namespace weir::cli

@@ -1,10 +1,14 @@
 // Shows an answer on standard output while it is generated.
 #pragma once
 
+#include <memory>
+#include <optional>
 #include <string_view>
+#include <vector>
 
 #include "cli/terminal.h"
-#include "text/chat.h"
+#include "engine/generate.h"
+#include "engine/model_text.h"
 
 namespace weir::cli {
 
@@ -28,6 +32,25 @@ class AnswerPrinter {
   ReasoningShown reasoning_;
   bool in_reasoning_ = false;
   bool at_line_start_ = true;
+};
+
+// An answer's ids as they come, made into words and shown.
+class ShownAnswer {
+ public:
+  // Without `printer` nothing is shown.
+  ShownAnswer(std::unique_ptr<AnswerStream> stream, std::optional<AnswerPrinter> printer)
+      : stream_(std::move(stream)), printer_(std::move(printer)) {}
+
+  void push(int32_t token);
+  void end(const Completion& completion);  // of which all other tokens have been pushed
+  const ParsedMessage& message() const { return stream_->message(); }
+
+ private:
+  void show();
+
+  std::unique_ptr<AnswerStream> stream_;
+  std::optional<AnswerPrinter> printer_;
+  std::vector<ChatEvent> events_;
 };
 
 }  // namespace weir::cli

@@ -37,7 +37,8 @@ void say(std::string_view text) {
   std::fputc('\n', stdout);
 }
 
-// The model's answer as a message of the conversation.
+}  // namespace
+
 json::object assistant_message(const ParsedMessage& parsed) {
   json::object out{{"role", "assistant"}, {"content", parsed.content}};
   if (!parsed.reasoning.empty()) out["reasoning_content"] = parsed.reasoning;
@@ -49,8 +50,6 @@ json::object assistant_message(const ParsedMessage& parsed) {
   if (!calls.empty()) out["tool_calls"] = std::move(calls);
   return out;
 }
-
-}  // namespace
 
 ChatPrompt chat_prompt(const LoadedModel& loaded, const ChatRequest& request) {
   ChatPrompt out;
@@ -171,13 +170,7 @@ Completion ChatSession::answer(const ChatRequest& request) {
     fail("the conversation has ", prompt.ids.size(), " tokens, the context ", engine_.options().max_tokens,
          ": /clear it, or start with a larger --context");
   }
-  const std::unique_ptr<AnswerStream> stream = loaded_.text.answer(prompt.rendered);
-  AnswerPrinter printer{Style(STDOUT_FILENO), options_.reasoning};
-  std::vector<ChatEvent> events;
-  const auto show = [&] {
-    for (const ChatEvent& event : events) printer.show(event);
-    events.clear();
-  };
+  ShownAnswer answer(loaded_.text.answer(prompt.rendered), AnswerPrinter(Style(STDOUT_FILENO), options_.reasoning));
   GenerateOptions generate_options;
   generate_options.max_tokens = std::min(options_.max_tokens.value_or(room), room);
   generate_options.sampling = options_.sampling;
@@ -196,8 +189,7 @@ Completion ChatSession::answer(const ChatRequest& request) {
   };
   generate_options.on_token = [&](int32_t token) {
     end_waiting();
-    stream->push(token, events);
-    show();
+    answer.push(token);
   };
   Completion completion;
   {
@@ -206,11 +198,8 @@ Completion ChatSession::answer(const ChatRequest& request) {
     completion = generate(engine_, *sequence_, prompt.ids, generate_options);
   }
   end_waiting();
-  if (completion.stop_token) stream->push(*completion.stop_token, events);
-  stream->finish(events);
-  show();
-  printer.end();
-  if (!completion.tokens.empty() || completion.stop_token) messages_.push_back(assistant_message(stream->message()));
+  answer.end(completion);
+  if (!completion.tokens.empty() || completion.stop_token) messages_.push_back(assistant_message(answer.message()));
   return completion;
 }
 

@@ -57,4 +57,7 @@ ChatPrompt chat_prompt(const LoadedModel& loaded, const ChatRequest& request);
 ChatRequest chat_request(const std::string& system, const boost::json::array& messages,
                          const boost::json::object& format);
 
+// The model's answer as a message of the conversation.
+boost::json::object assistant_message(const ParsedMessage& parsed);
+
 }  // namespace weir::cli

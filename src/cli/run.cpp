@@ -133,29 +133,17 @@ void run_text(const RunOptions& options, const std::string& prompt) {
   generate_options.ignore_eos = options.ignore_eos;
   generate_options.stop_tokens = loaded.text.stop_tokens(loaded.model->spec.stop_tokens);
 
-  const std::unique_ptr<AnswerStream> stream = loaded.text.answer(asked.rendered);
-  AnswerPrinter printer{Style(STDOUT_FILENO), options.reasoning_shown()};
-  std::vector<ChatEvent> events;
-  const auto show = [&] {
-    for (const ChatEvent& event : events) {
-      if (!options.json) printer.show(event);
-    }
-    events.clear();
-  };
-  generate_options.on_token = [&](int32_t token) {
-    stream->push(token, events);
-    show();
-  };
+  std::optional<AnswerPrinter> printer;
+  if (!options.json) printer.emplace(Style(STDOUT_FILENO), options.reasoning_shown());
+  ShownAnswer answer(loaded.text.answer(asked.rendered), printer);
+  generate_options.on_token = [&](int32_t token) { answer.push(token); };
   const std::unique_ptr<Engine> engine =
       engine_for(options, *loaded.model, asked.ids.size(), generate_options.max_tokens);
   const Completion completion = generate(*engine, asked.ids, generate_options);
-  if (completion.stop_token) stream->push(*completion.stop_token, events);
-  stream->finish(events);
-  show();
+  answer.end(completion);
   if (options.json) {
-    return print_json(completion, text_of(loaded.text, completion.tokens), chat ? &stream->message() : nullptr);
+    return print_json(completion, text_of(loaded.text, completion.tokens), chat ? &answer.message() : nullptr);
   }
-  printer.end();
   std::fprintf(stderr, "%s\n", statistics_line(*engine, completion, weight_read_bandwidth(*engine)).c_str());
 }
 

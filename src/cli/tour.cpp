@@ -59,15 +59,7 @@ class Tour {
   }
 
   void give_results(const ParsedMessage& called) {
-    json::array calls;
-    for (const ParsedToolCall& call : called.tool_calls) {
-      calls.push_back(
-          {{"id", call.id}, {"type", "function"}, {"function", {{"name", call.name}, {"arguments", call.arguments}}}});
-    }
-    messages_.push_back({{"role", "assistant"},
-                         {"content", called.content},
-                         {"reasoning_content", called.reasoning},
-                         {"tool_calls", std::move(calls)}});
+    messages_.push_back(assistant_message(called));
     const std::string result = R"({"city": "Lisbon", "temperature": 21, "sky": "sunny"})";
     for (const ParsedToolCall& call : called.tool_calls) {
       std::printf("%s> %s gives %s%s\n", std::string(style_.dim()).c_str(), call.name.c_str(), result.c_str(),
@@ -81,28 +73,17 @@ class Tour {
     ChatRequest request = chat_request("", messages_, {});
     if (!tools_.empty()) request.tools = tools_;
     const ChatPrompt prompt = chat_prompt(loaded_, request);
-    const std::unique_ptr<AnswerStream> stream = loaded_.text.answer(prompt.rendered, "call_", &tools_);
-    AnswerPrinter printer{style_, ReasoningShown::kYes};
-    std::vector<ChatEvent> events;
-    const auto show = [&] {
-      for (const ChatEvent& event : events) printer.show(event);
-      events.clear();
-    };
+    ShownAnswer answer(loaded_.text.answer(prompt.rendered, "call_", &tools_),
+                       AnswerPrinter(style_, ReasoningShown::kYes));
     GenerateOptions options{.max_tokens = kMostTokens};
     options.stop_tokens = loaded_.text.stop_tokens(loaded_.model->spec.stop_tokens);
-    options.on_token = [&](int32_t token) {
-      stream->push(token, events);
-      show();
-    };
+    options.on_token = [&](int32_t token) { answer.push(token); };
     const Completion completion = generate(*engine_, prompt.ids, options);
-    if (completion.stop_token) stream->push(*completion.stop_token, events);
-    stream->finish(events);
-    show();
-    printer.end();
+    answer.end(completion);
     std::printf("\n");
     flush_output();
     statistics_ = statistics_line(*engine_, completion, roof_);
-    return stream->message();
+    return answer.message();
   }
 
   LoadedModel loaded_;
