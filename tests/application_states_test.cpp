@@ -30,11 +30,19 @@ ReplayEngine::Options replay(const std::string& error = {}) {
           .max_waiting = 1};
 }
 
-TEST(ApplicationStatesTest, AFullQueueSaysWhenToComeAgain) {
-  ReplayEngine engine(replay());
+// Ready, with an engine that gives no token yet.
+struct HeldServer {
+  HeldServer() {
+    server.application.open(answers().served(), engine);
+    engine.hold(true);
+  }
+  ReplayEngine engine{replay()};
   TestServer server;
-  server.application.open(answers().served(), engine);
-  engine.hold(true);
+};
+
+TEST(ApplicationStatesTest, AFullQueueSaysWhenToComeAgain) {
+  HeldServer held;
+  auto& [engine, server] = held;
   HttpCall first(server.port(), "POST", kChat, streamed());
   ASSERT_TRUE(first.wait_for("assistant"));
   HttpCall second(server.port(), "POST", kChat, streamed());
@@ -51,10 +59,8 @@ TEST(ApplicationStatesTest, AFullQueueSaysWhenToComeAgain) {
 }
 
 TEST(ApplicationStatesTest, ABodyThatFitsOnlyInPartIsRefusedAsAWhole) {
-  ReplayEngine engine(replay());
-  TestServer server;
-  server.application.open(answers().served(), engine);
-  engine.hold(true);
+  HeldServer held;
+  auto& [engine, server] = held;
   EXPECT_EQ(server.post(kChat, hello({{"n", 3}})).status, 429);
   EXPECT_TRUE(within(5000ms, [&] { return engine.snapshot().scheduler.cancelled == 2; }));
 }
@@ -75,10 +81,8 @@ TEST(ApplicationStatesTest, AFaultIsAnErrorAndNeverASilentEnd) {
 }
 
 TEST(ApplicationStatesTest, ADeadEngineIsRedAndItsStreamsEndWithAnError) {
-  ReplayEngine engine(replay());
-  TestServer server;
-  server.application.open(answers().served(), engine);
-  engine.hold(true);
+  HeldServer held;
+  auto& [engine, server] = held;
   HttpCall stream(server.port(), "POST", kChat, streamed());
   ASSERT_TRUE(stream.wait_for("assistant"));
   engine.die("out of memory");
@@ -111,10 +115,8 @@ TEST(ApplicationStatesTest, WhileLoadingOnlyHealthAnswers) {
 }
 
 TEST(ApplicationStatesTest, ADrainLetsWhatRunsEndAndTakesNothingNew) {
-  ReplayEngine engine(replay());
-  TestServer server;
-  server.application.open(answers().served(), engine);
-  engine.hold(true);
+  HeldServer held;
+  auto& [engine, server] = held;
   HttpCall running(server.port(), "POST", kChat, streamed());
   ASSERT_TRUE(running.wait_for("assistant"));
   server.application.drain();
@@ -131,10 +133,8 @@ TEST(ApplicationStatesTest, ADrainLetsWhatRunsEndAndTakesNothingNew) {
 }
 
 TEST(ApplicationStatesTest, WhatADrainDoesNotWaitForEndsWithAnError) {
-  ReplayEngine engine(replay());
-  TestServer server;
-  server.application.open(answers().served(), engine);
-  engine.hold(true);
+  HeldServer held;
+  auto& [engine, server] = held;
   HttpCall running(server.port(), "POST", kChat, streamed());
   ASSERT_TRUE(running.wait_for("assistant"));
   HttpCall whole(server.port(), "POST", kChat, json::serialize(hello()));

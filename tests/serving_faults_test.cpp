@@ -56,6 +56,14 @@ class ServingFaultsTest : public testing::TestWithParam<const char*> {
             .identity = {1, 2},
             .warn = [this](std::string_view) { ++warnings_; }};
   }
+  // A cache on disk with all that the requests leave.
+  void fill(const TemporaryFolder& folder) const {
+    BlockStore store(disk(folder));
+    ServingOptions options = small_options();
+    options.store = &store;
+    serve_all(options);
+    store.flush();
+  }
 
   std::unique_ptr<Model> model_;
   std::unique_ptr<Engine> alone_;
@@ -198,13 +206,8 @@ TEST_P(ServingFaultsTest, AFullOrBrokenDiskIsOnlyACacheThatIsNotThere) {
 
 TEST_P(ServingFaultsTest, AReadErrorIsAMiss) {
   const TemporaryFolder folder;
+  fill(folder);
   ServingOptions options = small_options();
-  {
-    BlockStore store(disk(folder));
-    options.store = &store;
-    serve_all(options);
-    store.flush();
-  }
   std::mt19937 random(test_seed());
   int64_t failed = 0;
   BlockStore::Options store_options = disk(folder);
@@ -228,13 +231,8 @@ TEST_P(ServingFaultsTest, AReadErrorIsAMiss) {
 
 TEST_P(ServingFaultsTest, DamagedFilesAreMisses) {
   const TemporaryFolder folder;
+  fill(folder);
   ServingOptions options = small_options();
-  {
-    BlockStore store(disk(folder));
-    options.store = &store;
-    serve_all(options);
-    store.flush();
-  }
   std::vector<std::filesystem::path> files;
   for (const auto& entry : std::filesystem::recursive_directory_iterator(folder.path() / "cache")) {
     if (entry.is_regular_file()) files.push_back(entry.path());

@@ -21,18 +21,6 @@ std::string refused(const std::string& field, json::object body) {
   return refusal_of(field, [&] { make_reply(std::move(body), served()); });
 }
 
-const Script& full_script() {
-  static const Script script = {{thought("Let me ")},
-                                {thought("see.")},
-                                {said("I'll l")},
-                                {said("ook \xF0\x9F\x98\x80")},
-                                {called(0, "get"), argued(0, R"({"city":)")},
-                                {argued(0, R"( "Oslo"})")},
-                                {call_ended(0)},
-                                {called(1, "now"), call_ended(1)}};
-  return script;
-}
-
 json::object thinking_on() { return {{"thinking", {{"type", "enabled"}, {"budget_tokens", 1024}}}}; }
 
 // The content that clients put together.

@@ -43,6 +43,19 @@ inline ChatEvent argued(int index, std::string text) {
 }
 inline ChatEvent call_ended(int index) { return {.kind = ChatEvent::Kind::kToolCallEnd, .index = index}; }
 
+// Everything that an answer may have: reasoning, content whose tokens cut words, calls with arguments and without.
+inline const Script& full_script() {
+  static const Script script = {{thought("Let me ")},
+                                {thought("see.")},
+                                {said("I'll l")},
+                                {said("ook \xF0\x9F\x98\x80")},
+                                {called(0, "get"), argued(0, R"({"city":)")},
+                                {argued(0, R"( "Oslo"})")},
+                                {call_ended(0)},
+                                {called(1, "now"), call_ended(1)}};
+  return script;
+}
+
 class ScriptedStream final : public AnswerStream {
  public:
   explicit ScriptedStream(Script script) : script_(std::move(script)) {}
