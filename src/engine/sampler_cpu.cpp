@@ -1,6 +1,6 @@
+#include "base/lanes.h"
 #include "engine/sampler_kernels.h"
 #include "engine/sampler_noise.h"
-#include "ops/simd/lanes.h"
 
 namespace weir::WEIR_ISA {
 namespace {

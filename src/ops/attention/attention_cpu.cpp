@@ -1,8 +1,8 @@
 // A task walks its positions tile by tile. A KV head with more than four queries has its part of a tile widened to FP32
 // scratch once, for all of them; with up to four, one register tile covers all queries and reads the pages directly.
+#include "base/lanes.h"
 #include "ops/attention/attention_kernel.h"
 #include "ops/attention/attention_tile.h"
-#include "ops/simd/lanes.h"
 
 namespace weir::WEIR_ISA {
 namespace {

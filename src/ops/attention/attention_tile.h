@@ -2,9 +2,9 @@
 // only.
 #pragma once
 
+#include "base/lanes.h"
 #include "ops/attention/attention_kernel.h"
 #include "ops/attention/dot_tile.h"
-#include "ops/simd/lanes.h"
 
 namespace weir::WEIR_ISA {
 namespace {

@@ -10,7 +10,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "ops/simd/lanes.h"
+#include "base/lanes.h"
 
 namespace weir::WEIR_ISA {
 namespace {

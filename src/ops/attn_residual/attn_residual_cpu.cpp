@@ -1,5 +1,5 @@
+#include "base/lanes.h"
 #include "ops/attn_residual/attn_residual.h"
-#include "ops/simd/lanes.h"
 
 namespace weir::WEIR_ISA {
 namespace {

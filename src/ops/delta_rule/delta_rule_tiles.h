@@ -2,7 +2,7 @@
 // so that every sum keeps the order of the specification whatever the tile.
 #pragma once
 
-#include "ops/simd/lanes.h"
+#include "base/lanes.h"
 
 namespace weir::WEIR_ISA {
 namespace {

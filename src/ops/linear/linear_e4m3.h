@@ -11,8 +11,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "base/lanes.h"
 #include "formats/weight.h"
-#include "ops/simd/lanes.h"
 
 namespace weir::WEIR_ISA {
 namespace {

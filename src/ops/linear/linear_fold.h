@@ -2,7 +2,7 @@
 // (i + i + 8, + 4, + 2, + 1) at 3 instructions per accumulator instead of 9. Included by linear_cpu.cpp only.
 #pragma once
 
-#include "ops/simd/lanes.h"
+#include "base/lanes.h"
 
 namespace weir::WEIR_ISA {
 namespace {

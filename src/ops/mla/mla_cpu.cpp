@@ -2,11 +2,11 @@
 // the part of the weights in work is widened to FP32 scratch once, and all rows pass over it.
 #include <type_traits>
 
+#include "base/lanes.h"
 #include "ops/attention/dot_tile.h"
 #include "ops/linear/linear_e4m3.h"
 #include "ops/linear/linear_expand.h"
 #include "ops/mla/mla_kernel.h"
-#include "ops/simd/lanes.h"
 
 namespace weir::WEIR_ISA {
 namespace {

@@ -1,5 +1,5 @@
+#include "base/lanes.h"
 #include "ops/router/router.h"
-#include "ops/simd/lanes.h"
 
 namespace weir::WEIR_ISA {
 namespace {

@@ -1,5 +1,5 @@
+#include "base/lanes.h"
 #include "ops/short_conv/short_conv_kernel.h"
-#include "ops/simd/lanes.h"
 
 namespace weir::WEIR_ISA {
 namespace {

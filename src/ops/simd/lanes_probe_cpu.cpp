@@ -1,7 +1,7 @@
 // What lanes_test.cpp calls: the operations of lanes.h and the functions of base/math.h on sixteen lanes.
 #include "ops/simd/lanes_probe.h"
 
-#include "ops/simd/lanes.h"
+#include "base/lanes.h"
 
 namespace weir::WEIR_ISA {
 namespace {

@@ -1,6 +1,7 @@
 // Sixteen FP32 lanes, the unit in which every reduction of weir is defined (docs/numerics.md): one AVX-512 register or
 // two AVX2 registers. Included only by *_cpu.cpp files, which are compiled once per instruction set inside
-// `namespace weir::WEIR_ISA`; because V16 lives in that namespace, templates over it never merge across instruction sets.
+// `namespace weir::WEIR_ISA`; because V16 lives in that namespace, templates over it never merge across instruction
+// sets.
 #pragma once
 
 #include <immintrin.h>
@@ -33,7 +34,8 @@ inline V16 load16_bf16(const uint16_t* p) {
       _mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))), 16))};
 }
 inline V16 load16_bf16_first(const uint16_t* p, int64_t n) {
-  return {_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(first_lanes(n), p)), 16))};
+  return {
+      _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(first_lanes(n), p)), 16))};
 }
 inline V16 load16_f16(const uint16_t* p) {
   return {_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)))};
@@ -65,16 +67,16 @@ inline V16 select_nan(V16 a, V16 x, V16 y) {
   return {_mm512_mask_blend_ps(_mm512_cmp_ps_mask(a.v, a.v, _CMP_UNORD_Q), y.v, x.v)};
 }
 inline V16 exp2_int(V16 n) {
-  return {_mm512_castsi512_ps(
-      _mm512_slli_epi32(_mm512_add_epi32(_mm512_cvttps_epi32(n.v), _mm512_set1_epi32(127)), 23))};
+  return {
+      _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_add_epi32(_mm512_cvttps_epi32(n.v), _mm512_set1_epi32(127)), 23))};
 }
 inline V16 exponent(V16 a) {
-  return {_mm512_cvtepi32_ps(
-      _mm512_sub_epi32(_mm512_srli_epi32(_mm512_castps_si512(a.v), 23), _mm512_set1_epi32(127)))};
+  return {
+      _mm512_cvtepi32_ps(_mm512_sub_epi32(_mm512_srli_epi32(_mm512_castps_si512(a.v), 23), _mm512_set1_epi32(127)))};
 }
 inline V16 mantissa(V16 a) {
-  return {_mm512_castsi512_ps(_mm512_or_si512(
-      _mm512_and_si512(_mm512_castps_si512(a.v), _mm512_set1_epi32(0x007fffff)), _mm512_set1_epi32(0x3f800000)))};
+  return {_mm512_castsi512_ps(_mm512_or_si512(_mm512_and_si512(_mm512_castps_si512(a.v), _mm512_set1_epi32(0x007fffff)),
+                                              _mm512_set1_epi32(0x3f800000)))};
 }
 // lane i adds lane i + 8, then + 4, + 2, + 1
 inline float fold16(V16 a) {
@@ -133,7 +135,8 @@ inline V16 load16_f16_first(const uint16_t* p, int64_t n) {
 }
 inline void store16_f16_first(uint16_t* p, V16 a, int64_t n) {
   Half16 t;
-  _mm_store_si128(reinterpret_cast<__m128i*>(t.h), _mm256_cvtps_ph(a.lo, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+  _mm_store_si128(reinterpret_cast<__m128i*>(t.h),
+                  _mm256_cvtps_ph(a.lo, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
   _mm_store_si128(reinterpret_cast<__m128i*>(t.h + 8),
                   _mm256_cvtps_ph(a.hi, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
   for (int64_t i = 0; i < n; ++i) p[i] = t.h[i];
@@ -142,9 +145,7 @@ inline V16 operator+(V16 a, V16 b) { return {_mm256_add_ps(a.lo, b.lo), _mm256_a
 inline V16 operator-(V16 a, V16 b) { return {_mm256_sub_ps(a.lo, b.lo), _mm256_sub_ps(a.hi, b.hi)}; }
 inline V16 operator*(V16 a, V16 b) { return {_mm256_mul_ps(a.lo, b.lo), _mm256_mul_ps(a.hi, b.hi)}; }
 inline V16 operator/(V16 a, V16 b) { return {_mm256_div_ps(a.lo, b.lo), _mm256_div_ps(a.hi, b.hi)}; }
-inline V16 fma(V16 a, V16 b, V16 c) {
-  return {_mm256_fmadd_ps(a.lo, b.lo, c.lo), _mm256_fmadd_ps(a.hi, b.hi, c.hi)};
-}
+inline V16 fma(V16 a, V16 b, V16 c) { return {_mm256_fmadd_ps(a.lo, b.lo, c.lo), _mm256_fmadd_ps(a.hi, b.hi, c.hi)}; }
 inline V16 min(V16 a, V16 b) { return {_mm256_min_ps(a.lo, b.lo), _mm256_min_ps(a.hi, b.hi)}; }
 inline V16 max(V16 a, V16 b) { return {_mm256_max_ps(a.lo, b.lo), _mm256_max_ps(a.hi, b.hi)}; }
 inline V16 sqrt(V16 a) { return {_mm256_sqrt_ps(a.lo), _mm256_sqrt_ps(a.hi)}; }
