@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "device/device.h"
 #include "device/memory.h"
 #include "device/thread_pool.h"
 
@@ -21,22 +22,14 @@ KernelSet best_kernel_set();
 // "auto", "reference", "avx2", "avx512"; Error for an unknown name or one that this processor lacks.
 KernelSet parse_kernel_set(std::string_view name);
 
-// Counted by the ops while they run (on the calling thread, outside parallel loops).
-struct StepCounters {
-  int64_t weight_bytes_read = 0;    // bytes of weights that the step had to read, each once
-  int64_t state_bytes_read = 0;     // pages and anchors
-  int64_t state_bytes_written = 0;  // rows of pages and anchors
-};
-
-class CpuDevice {
+class CpuDevice final : public Device {
  public:
   CpuDevice(int threads, KernelSet kernels)
-      : pool_(threads), kernels_(kernels), scratch_(static_cast<size_t>(threads)) {}
+      : Device(false), pool_(threads), kernels_(kernels), scratch_(static_cast<size_t>(threads)) {}
 
   ThreadPool& pool() { return pool_; }
   int threads() const { return pool_.threads(); }
   KernelSet kernels() const { return kernels_; }
-  StepCounters& counters() { return counters_; }
 
   // Asks for scratch when an op is bound; `scratch(thread)` is then at least that large, 64-byte aligned and shared by
   // all ops (its content does not outlive a parallel loop).
@@ -56,9 +49,13 @@ class CpuDevice {
  private:
   ThreadPool pool_;
   KernelSet kernels_;
-  StepCounters counters_;
   std::vector<Mapping> scratch_;
   Mapping shared_;
 };
+
+// The kernel set of a CPU; for a GPU kReference, since its kernels read every format too.
+inline KernelSet kernel_set(Device& device) {
+  return device.is_cuda() ? KernelSet::kReference : device.cpu().kernels();
+}
 
 }  // namespace weir

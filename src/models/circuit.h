@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "device/cpu.h"
+#include "device/cuda_device.h"
 #include "device/memory.h"
 #include "models/model_spec.h"
 #include "ops/attention/attention.h"
@@ -24,6 +25,7 @@ struct CompileOptions {
   int32_t max_logit_rows = 64;  // of a step
   StateDtype kv_dtype = StateDtype::kF16;
   Activations activations = Activations::kF32;
+  bool graphs = true;  // on a GPU: decode steps are recorded once and replayed
 };
 
 // [rows, cols] FP32, rows contiguous.
@@ -32,7 +34,7 @@ struct Buffer {
   int64_t cols = 0;
 };
 
-// Told after every op of a step which one ran and where its result lies (tests, taps).
+// Told after every op of a step which one ran and where its result lies, on the device (tests, taps).
 class StepObserver {
  public:
   virtual ~StepObserver() = default;
@@ -41,7 +43,7 @@ class StepObserver {
 
 class Circuit {
  public:
-  explicit Circuit(CpuDevice& device, const CompileOptions& options) : device_(device), options_(options) {}
+  explicit Circuit(Device& device, const CompileOptions& options) : device_(device), options_(options) {}
 
   // While compiling: a buffer of max_rows rows, shared by all who name the same key with at most the same width.
   Buffer buffer(std::string_view key, int64_t cols);
@@ -51,7 +53,7 @@ class Circuit {
 
   void run(const StepView& step, StepObserver* observer = nullptr);
 
-  CpuDevice& device() { return device_; }
+  Device& device() { return device_; }
   const CompileOptions& options() const { return options_; }
   StateLayout& layout() { return layout_; }
   const StateLayout& layout() const { return layout_; }
@@ -67,19 +69,28 @@ class Circuit {
     std::unique_ptr<BoundOp> op;
     Buffer output;
   };
-  Mapping& allocate(int64_t bytes);
+  std::byte* allocate(int64_t bytes);
+  void run_on(CudaDevice& device, const StepView& step, StepObserver* observer);
+  void enqueue(const StepBounds& bounds);
 
-  CpuDevice& device_;
+  Device& device_;
   CompileOptions options_;
   StateLayout layout_;
   std::vector<Entry> ops_;
-  std::deque<Mapping> memory_;
+  std::deque<Mapping> memory_;  // on the CPU; a GPU keeps its own
   std::map<std::string, Buffer, std::less<>> buffers_;
   std::map<std::string, int32_t*, std::less<>> int_buffers_;
   int64_t buffer_bytes_ = 0;
+  // Recorded launches of decode steps, by the bounds of the steps that they serve (graph_bounds()).
+  struct Graph {
+    StepBounds bounds;
+    int number = -1;
+  };
+  std::vector<Graph> graphs_;
+  int64_t graph_generation_ = 0;
 };
 
 // `spec` must outlive the circuit: ops point to its vectors and into the mapped files.
-std::unique_ptr<Circuit> compile(const ModelSpec& spec, CpuDevice& device, const CompileOptions& options);
+std::unique_ptr<Circuit> compile(const ModelSpec& spec, Device& device, const CompileOptions& options);
 
 }  // namespace weir

@@ -132,7 +132,7 @@ void Compiler::ffn(const std::string& layer, const LayerSpec& spec, Buffer strea
   feed(name, std::get<DenseFfn>(spec.ffn), x, out);
 }
 
-std::unique_ptr<Circuit> compile(const ModelSpec& spec, CpuDevice& device, const CompileOptions& options) {
+std::unique_ptr<Circuit> compile(const ModelSpec& spec, Device& device, const CompileOptions& options) {
   auto circuit = std::make_unique<Circuit>(device, options);
   Compiler(spec, *circuit).stack();
   return circuit;

@@ -106,7 +106,7 @@ class ElementwiseOp final : public BoundOp {
 
 }  // namespace
 
-std::unique_ptr<BoundOp> bind_elementwise(CpuDevice& device, std::string name, const ElementwiseArgs& args) {
+std::unique_ptr<BoundOp> bind_elementwise(Device& device, std::string name, const ElementwiseArgs& args) {
   if (args.size < 1) fail(name, ": elementwise op on rows of ", args.size, " elements");
   if (args.g == nullptr || args.y == nullptr || (!is_unary(args.kind) && args.u == nullptr)) {
     fail(name, ": elementwise op without input or output");
@@ -125,7 +125,8 @@ std::unique_ptr<BoundOp> bind_elementwise(CpuDevice& device, std::string name, c
   if (args.kind == ElementwiseKind::kSoftCap && !(args.beta > 0)) {
     fail(name, ": a soft cap needs beta > 0, found ", args.beta);
   }
-  return std::make_unique<ElementwiseOp>(device, std::move(name), args);
+  if (device.is_cuda()) return bind_elementwise_cuda(device.cuda(), std::move(name), args);
+  return std::make_unique<ElementwiseOp>(device.cpu(), std::move(name), args);
 }
 
 }  // namespace weir

@@ -73,7 +73,9 @@ struct ElementwiseArgs {
   RowSet rows = RowSet::kAll;
 };
 
-std::unique_ptr<BoundOp> bind_elementwise(CpuDevice& device, std::string name, const ElementwiseArgs& args);
+std::unique_ptr<BoundOp> bind_elementwise(Device& device, std::string name, const ElementwiseArgs& args);
+[[gnu::weak]] std::unique_ptr<BoundOp> bind_elementwise_cuda(CudaDevice& device, std::string name,
+                                                             const ElementwiseArgs& args);
 
 // n elements; for ops that need it inside (MoE).
 using ElementwiseKernel = void (*)(ElementwiseKind kind, float beta, float linear_beta, const float* g, const float* u,

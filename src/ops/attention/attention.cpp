@@ -366,7 +366,7 @@ void check_field(const std::string& name, const char* what, const PageField& fie
 
 }  // namespace
 
-std::unique_ptr<BoundOp> bind_attention(CpuDevice& device, std::string name, const AttentionArgs& args) {
+std::unique_ptr<BoundOp> bind_attention(Device& device, std::string name, const AttentionArgs& args) {
   if (args.kv_heads <= 0 || args.heads <= 0 || args.heads % args.kv_heads != 0) {
     fail(name, ": expected heads to be a multiple of KV heads, found ", args.heads, " and ", args.kv_heads);
   }
@@ -378,10 +378,10 @@ std::unique_ptr<BoundOp> bind_attention(CpuDevice& device, std::string name, con
   check_field(name, "keys", args.key, args.kv_heads * args.key_dim, args.dtype);
   check_field(name, "values", args.value, (args.kv_heads - 1) * args.value_head_stride + args.value_dim, args.dtype);
   assert(args.q && args.out);
-  if (device.kernels() == KernelSet::kReference) {
-    return std::make_unique<ReferenceAttention>(device, std::move(name), args);
-  }
-  return std::make_unique<Attention>(device, std::move(name), args);
+  if (device.is_cuda()) return bind_attention_cuda(device.cuda(), std::move(name), args);
+  CpuDevice& cpu = device.cpu();
+  if (cpu.kernels() == KernelSet::kReference) return std::make_unique<ReferenceAttention>(cpu, std::move(name), args);
+  return std::make_unique<Attention>(cpu, std::move(name), args);
 }
 
 }  // namespace weir

@@ -48,7 +48,9 @@ struct KvWriteArgs {
   const float* x = nullptr;
   int64_t x_stride = 0;
 };
-std::unique_ptr<BoundOp> bind_kv_write(CpuDevice& device, std::string name, const KvWriteArgs& args);
+std::unique_ptr<BoundOp> bind_kv_write(Device& device, std::string name, const KvWriteArgs& args);
+[[gnu::weak]] std::unique_ptr<BoundOp> bind_kv_write_cuda(CudaDevice& device, std::string name,
+                                                          const KvWriteArgs& args);
 
 struct AttentionArgs {
   int64_t heads = 0;
@@ -68,7 +70,9 @@ struct AttentionArgs {
   int64_t window = 0;            // positions that a row sees, its own included; 0: all
   const float* sinks = nullptr;  // [heads] or none
 };
-std::unique_ptr<BoundOp> bind_attention(CpuDevice& device, std::string name, const AttentionArgs& args);
+std::unique_ptr<BoundOp> bind_attention(Device& device, std::string name, const AttentionArgs& args);
+[[gnu::weak]] std::unique_ptr<BoundOp> bind_attention_cuda(CudaDevice& device, std::string name,
+                                                           const AttentionArgs& args);
 
 // Positions per piece for a row at position p, and the first one that it sees.
 int64_t attention_piece(int64_t p, int64_t window = 0);

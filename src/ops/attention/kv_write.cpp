@@ -72,14 +72,15 @@ class KvWrite final : public BoundOp {
 
 }  // namespace
 
-std::unique_ptr<BoundOp> bind_kv_write(CpuDevice& device, std::string name, const KvWriteArgs& args) {
+std::unique_ptr<BoundOp> bind_kv_write(Device& device, std::string name, const KvWriteArgs& args) {
   if (args.field.group < 0 || args.field.group >= kMaxPageGroups) fail(name, ": no page group ", args.field.group);
   if (args.to < 0 || args.size <= 0 || (args.to + args.size) * state_dtype_bytes(args.dtype) > args.field.row_bytes) {
     fail(name, ": elements ", args.to, " to ", args.to + args.size, " do not fit a page row of ", args.field.row_bytes,
          " bytes");
   }
   assert(args.x);
-  return std::make_unique<KvWrite>(device, std::move(name), args);
+  if (device.is_cuda()) return bind_kv_write_cuda(device.cuda(), std::move(name), args);
+  return std::make_unique<KvWrite>(device.cpu(), std::move(name), args);
 }
 
 }  // namespace weir

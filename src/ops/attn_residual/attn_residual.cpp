@@ -55,7 +55,7 @@ class AttnResidualOp final : public BoundOp {
 
 }  // namespace
 
-std::unique_ptr<BoundOp> bind_attn_residual(CpuDevice& device, std::string name, AttnResidualArgs args) {
+std::unique_ptr<BoundOp> bind_attn_residual(Device& device, std::string name, AttnResidualArgs args) {
   if (args.candidates.empty() || args.candidates.size() > static_cast<size_t>(kMaxResidualCandidates)) {
     fail(name, ": attention residual over ", args.candidates.size(), " candidates; expected 1 to ",
          kMaxResidualCandidates);
@@ -70,7 +70,8 @@ std::unique_ptr<BoundOp> bind_attn_residual(CpuDevice& device, std::string name,
     if (candidate == nullptr) fail(name, ": attention residual with a missing candidate");
     if (candidate == args.y) fail(name, ": the output of an attention residual may be none of its candidates");
   }
-  return std::make_unique<AttnResidualOp>(device, std::move(name), std::move(args));
+  if (device.is_cuda()) return bind_attn_residual_cuda(device.cuda(), std::move(name), std::move(args));
+  return std::make_unique<AttnResidualOp>(device.cpu(), std::move(name), std::move(args));
 }
 
 }  // namespace weir

@@ -31,7 +31,9 @@ struct AttnResidualArgs {
   int64_t y_stride = 0;
 };
 
-std::unique_ptr<BoundOp> bind_attn_residual(CpuDevice& device, std::string name, AttnResidualArgs args);
+std::unique_ptr<BoundOp> bind_attn_residual(Device& device, std::string name, AttnResidualArgs args);
+[[gnu::weak]] std::unique_ptr<BoundOp> bind_attn_residual_cuda(CudaDevice& device, std::string name,
+                                                               AttnResidualArgs args);
 
 // One row of an op, single-threaded.
 using AttnResidualKernel = void (*)(const AttnResidualArgs& args, int64_t row);

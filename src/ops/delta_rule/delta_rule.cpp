@@ -126,9 +126,10 @@ int64_t delta_rule_anchor_bytes(int64_t heads, int64_t key_dim, int64_t value_di
   return heads * key_dim * value_dim * kFloat;
 }
 
-std::unique_ptr<BoundOp> bind_delta_rule(CpuDevice& device, std::string name, const DeltaRuleArgs& args) {
+std::unique_ptr<BoundOp> bind_delta_rule(Device& device, std::string name, const DeltaRuleArgs& args) {
   check(name, args);
-  return std::make_unique<DeltaRule>(device, std::move(name), args);
+  if (device.is_cuda()) return bind_delta_rule_cuda(device.cuda(), std::move(name), args);
+  return std::make_unique<DeltaRule>(device.cpu(), std::move(name), args);
 }
 
 }  // namespace weir

@@ -85,6 +85,8 @@ int64_t scalar_delta_journal_row_bytes(int64_t heads, int64_t key_heads, int64_t
 int64_t delta_rule_journal_row_bytes(const DeltaRuleArgs& args);  // by its kind, heads and sizes
 int64_t delta_rule_anchor_bytes(int64_t heads, int64_t key_dim, int64_t value_dim);
 
-std::unique_ptr<BoundOp> bind_delta_rule(CpuDevice& device, std::string name, const DeltaRuleArgs& args);
+std::unique_ptr<BoundOp> bind_delta_rule(Device& device, std::string name, const DeltaRuleArgs& args);
+[[gnu::weak]] std::unique_ptr<BoundOp> bind_delta_rule_cuda(CudaDevice& device, std::string name,
+                                                            const DeltaRuleArgs& args);
 
 }  // namespace weir

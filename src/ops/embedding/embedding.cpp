@@ -106,7 +106,7 @@ class GatherOp final : public BoundOp {
 
 }  // namespace
 
-std::unique_ptr<BoundOp> bind_embedding(CpuDevice& device, std::string name, const EmbeddingArgs& args) {
+std::unique_ptr<BoundOp> bind_embedding(Device& device, std::string name, const EmbeddingArgs& args) {
   const WeightView& table = args.table;
   if (table.empty() || table.out < 1 || table.in < 1) {
     fail(name, ": embedding table of shape [", table.out, ", ", table.in, "]");
@@ -126,17 +126,19 @@ std::unique_ptr<BoundOp> bind_embedding(CpuDevice& device, std::string name, con
   if (args.y == nullptr || args.y_stride < table.in) {
     fail(name, ": embedding of ", table.in, " values into rows with stride ", args.y_stride);
   }
-  return std::make_unique<EmbeddingOp>(device, std::move(name), args);
+  if (device.is_cuda()) return bind_embedding_cuda(device.cuda(), std::move(name), args);
+  return std::make_unique<EmbeddingOp>(device.cpu(), std::move(name), args);
 }
 
-std::unique_ptr<BoundOp> bind_gather(CpuDevice& device, std::string name, const GatherArgs& args) {
+std::unique_ptr<BoundOp> bind_gather(Device& device, std::string name, const GatherArgs& args) {
   if (args.x == nullptr || args.y == nullptr || args.x == args.y) {
     fail(name, ": gather needs an input and another buffer as output");
   }
   if (args.size < 1 || args.x_stride < args.size || args.y_stride < args.size) {
     fail(name, ": gather of rows of ", args.size, " elements with strides ", args.x_stride, " and ", args.y_stride);
   }
-  return std::make_unique<GatherOp>(device, std::move(name), args);
+  if (device.is_cuda()) return bind_gather_cuda(device.cuda(), std::move(name), args);
+  return std::make_unique<GatherOp>(device.cpu(), std::move(name), args);
 }
 
 }  // namespace weir

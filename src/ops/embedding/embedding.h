@@ -20,7 +20,9 @@ struct EmbeddingArgs {
   int64_t y_stride = 0;
 };
 // Tokens are in [0, vocab): the engine has checked them.
-std::unique_ptr<BoundOp> bind_embedding(CpuDevice& device, std::string name, const EmbeddingArgs& args);
+std::unique_ptr<BoundOp> bind_embedding(Device& device, std::string name, const EmbeddingArgs& args);
+[[gnu::weak]] std::unique_ptr<BoundOp> bind_embedding_cuda(CudaDevice& device, std::string name,
+                                                           const EmbeddingArgs& args);
 
 struct GatherArgs {
   int64_t size = 0;
@@ -29,6 +31,7 @@ struct GatherArgs {
   float* y = nullptr;
   int64_t y_stride = 0;
 };
-std::unique_ptr<BoundOp> bind_gather(CpuDevice& device, std::string name, const GatherArgs& args);
+std::unique_ptr<BoundOp> bind_gather(Device& device, std::string name, const GatherArgs& args);
+[[gnu::weak]] std::unique_ptr<BoundOp> bind_gather_cuda(CudaDevice& device, std::string name, const GatherArgs& args);
 
 }  // namespace weir

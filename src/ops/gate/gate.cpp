@@ -88,9 +88,10 @@ KdaGateKernel kda_gate_kernel(KernelSet set) {
   return whole_row<reference::kda_gate_heads>;
 }
 
-std::unique_ptr<BoundOp> bind_kda_gate(CpuDevice& device, std::string name, const KdaGateArgs& args) {
+std::unique_ptr<BoundOp> bind_kda_gate(Device& device, std::string name, const KdaGateArgs& args) {
   check(name, args);
-  return std::make_unique<KdaGate>(device, std::move(name), args);
+  if (device.is_cuda()) return bind_kda_gate_cuda(device.cuda(), std::move(name), args);
+  return std::make_unique<KdaGate>(device.cpu(), std::move(name), args);
 }
 
 }  // namespace weir

@@ -33,7 +33,9 @@ struct KdaGateArgs {
   int64_t beta_stride = 0;
 };
 
-std::unique_ptr<BoundOp> bind_kda_gate(CpuDevice& device, std::string name, const KdaGateArgs& args);
+std::unique_ptr<BoundOp> bind_kda_gate(Device& device, std::string name, const KdaGateArgs& args);
+[[gnu::weak]] std::unique_ptr<BoundOp> bind_kda_gate_cuda(CudaDevice& device, std::string name,
+                                                          const KdaGateArgs& args);
 
 // One row of an op, single-threaded.
 using KdaGateKernel = void (*)(const KdaGateArgs& args, int64_t row);

@@ -194,7 +194,7 @@ class Indexer final : public BoundOp {
 
 }  // namespace
 
-std::unique_ptr<BoundOp> bind_indexer(CpuDevice& device, std::string name, const IndexerArgs& args) {
+std::unique_ptr<BoundOp> bind_indexer(Device& device, std::string name, const IndexerArgs& args) {
   if (args.heads < 1 || args.dim < 1 || args.top_k < 1) {
     fail(name, ": expected positive dimensions, found heads ", args.heads, ", dim ", args.dim, ", top_k ", args.top_k);
   }
@@ -203,7 +203,8 @@ std::unique_ptr<BoundOp> bind_indexer(CpuDevice& device, std::string name, const
     fail(name, ": a page row of ", args.key.row_bytes, " bytes is too short for ", args.dim, " elements");
   }
   assert(args.q && args.weights && args.selected && args.count);
-  return std::make_unique<Indexer>(device, std::move(name), args);
+  if (device.is_cuda()) return bind_indexer_cuda(device.cuda(), std::move(name), args);
+  return std::make_unique<Indexer>(device.cpu(), std::move(name), args);
 }
 
 }  // namespace weir

@@ -39,6 +39,7 @@ struct IndexerArgs {
   int32_t* count = nullptr;
 };
 
-std::unique_ptr<BoundOp> bind_indexer(CpuDevice& device, std::string name, const IndexerArgs& args);
+std::unique_ptr<BoundOp> bind_indexer(Device& device, std::string name, const IndexerArgs& args);
+[[gnu::weak]] std::unique_ptr<BoundOp> bind_indexer_cuda(CudaDevice& device, std::string name, const IndexerArgs& args);
 
 }  // namespace weir

@@ -188,9 +188,10 @@ void check_weight(const std::string& name, const WeightView& weight, KernelSet s
   }
 }
 
-std::unique_ptr<BoundOp> bind_linear(CpuDevice& device, std::string name, const LinearArgs& args) {
-  check(name, args, device.kernels());
-  return std::make_unique<Linear>(device, std::move(name), args);
+std::unique_ptr<BoundOp> bind_linear(Device& device, std::string name, const LinearArgs& args) {
+  check(name, args, kernel_set(device));
+  if (device.is_cuda()) return bind_linear_cuda(device.cuda(), std::move(name), args);
+  return std::make_unique<Linear>(device.cpu(), std::move(name), args);
 }
 
 }  // namespace weir

@@ -54,7 +54,8 @@ struct LinearArgs {
 };
 
 // Weight views must outlive the op. Throws Error for shapes that the format does not allow.
-std::unique_ptr<BoundOp> bind_linear(CpuDevice& device, std::string name, const LinearArgs& args);
+std::unique_ptr<BoundOp> bind_linear(Device& device, std::string name, const LinearArgs& args);
+[[gnu::weak]] std::unique_ptr<BoundOp> bind_linear_cuda(CudaDevice& device, std::string name, const LinearArgs& args);
 
 // The kernels themselves, for ops that multiply by parts of matrices (MoE): outputs [out_begin, out_end) of all `rows`
 // rows, y[r * y_stride + o] for o in that range. No bias. Single-threaded; scratch: linear_scratch_bytes(), 64-byte

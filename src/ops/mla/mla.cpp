@@ -146,16 +146,24 @@ void check_part(const std::string& name, const char* what, const WeightView& wei
   check_weight(name, weight, set);
 }
 
-std::unique_ptr<BoundOp> bind(CpuDevice& device, std::string name, const MlaProjectArgs& args, Direction direction) {
+std::unique_ptr<BoundOp> on_cuda(CudaDevice& device, std::string name, const MlaProjectArgs& args,
+                                 Direction direction) {
+  return direction == Direction::kAbsorb ? bind_mla_absorb_cuda(device, std::move(name), args)
+                                         : bind_mla_expand_cuda(device, std::move(name), args);
+}
+
+std::unique_ptr<BoundOp> bind(Device& device, std::string name, const MlaProjectArgs& args, Direction direction) {
+  const KernelSet readers = kernel_set(device);
   if (args.heads <= 0 || args.nope <= 0 || args.value <= 0 || args.latent <= 0 || args.extra < 0) {
     fail(name, ": expected positive dimensions, found heads ", args.heads, ", nope ", args.nope, ", extra ", args.extra,
          ", value ", args.value, ", latent ", args.latent);
   }
   if (args.kv_b.empty()) {
-    check_part(name, "k_b", args.k_b, args.heads * args.latent, args.nope, device.kernels());
-    check_part(name, "v_b", args.v_b, args.heads * args.value, args.latent, device.kernels());
+    check_part(name, "k_b", args.k_b, args.heads * args.latent, args.nope, readers);
+    check_part(name, "v_b", args.v_b, args.heads * args.value, args.latent, readers);
     assert(args.x && args.y);
-    return std::make_unique<HeadProducts>(device, std::move(name), args, direction);
+    if (device.is_cuda()) return on_cuda(device.cuda(), std::move(name), args, direction);
+    return std::make_unique<HeadProducts>(device.cpu(), std::move(name), args, direction);
   }
   if (args.kv_b.out != args.heads * (args.nope + args.value) || args.kv_b.in != args.latent) {
     fail(name, ": expected kv_b of [", args.heads * (args.nope + args.value), ", ", args.latent, "], found [",
@@ -165,22 +173,23 @@ std::unique_ptr<BoundOp> bind(CpuDevice& device, std::string name, const MlaProj
   if (format == WeightFormat::kMxfp4 || format == WeightFormat::kNvfp4) {
     fail(name, ": kv_b in ", weight_format_name(format), " is not supported");
   }
-  check_weight(name, args.kv_b, device.kernels());
+  check_weight(name, args.kv_b, readers);
   if (args.latent % weight_block(format).elements != 0 || args.kv_b.row_bytes < weight_row_bytes(format, args.latent)) {
     fail(name, ": expected ", weight_format_name(format), " rows of ", args.latent, " elements, found ",
          args.kv_b.row_bytes, " bytes");
   }
   assert(args.kv_b.data && args.x && args.y);
-  return std::make_unique<MlaProject>(device, std::move(name), args, direction);
+  if (device.is_cuda()) return on_cuda(device.cuda(), std::move(name), args, direction);
+  return std::make_unique<MlaProject>(device.cpu(), std::move(name), args, direction);
 }
 
 }  // namespace
 
-std::unique_ptr<BoundOp> bind_mla_absorb(CpuDevice& device, std::string name, const MlaProjectArgs& args) {
+std::unique_ptr<BoundOp> bind_mla_absorb(Device& device, std::string name, const MlaProjectArgs& args) {
   return bind(device, std::move(name), args, Direction::kAbsorb);
 }
 
-std::unique_ptr<BoundOp> bind_mla_expand(CpuDevice& device, std::string name, const MlaProjectArgs& args) {
+std::unique_ptr<BoundOp> bind_mla_expand(Device& device, std::string name, const MlaProjectArgs& args) {
   return bind(device, std::move(name), args, Direction::kExpand);
 }
 

@@ -40,7 +40,11 @@ struct MlaProjectArgs {
   int64_t y_stride = 0;
 };
 
-std::unique_ptr<BoundOp> bind_mla_absorb(CpuDevice& device, std::string name, const MlaProjectArgs& args);
-std::unique_ptr<BoundOp> bind_mla_expand(CpuDevice& device, std::string name, const MlaProjectArgs& args);
+std::unique_ptr<BoundOp> bind_mla_absorb(Device& device, std::string name, const MlaProjectArgs& args);
+[[gnu::weak]] std::unique_ptr<BoundOp> bind_mla_absorb_cuda(CudaDevice& device, std::string name,
+                                                            const MlaProjectArgs& args);
+std::unique_ptr<BoundOp> bind_mla_expand(Device& device, std::string name, const MlaProjectArgs& args);
+[[gnu::weak]] std::unique_ptr<BoundOp> bind_mla_expand_cuda(CudaDevice& device, std::string name,
+                                                            const MlaProjectArgs& args);
 
 }  // namespace weir

@@ -351,9 +351,10 @@ void check(const std::string& name, const MoeArgs& args, KernelSet set) {
 
 }  // namespace
 
-std::unique_ptr<BoundOp> bind_moe(CpuDevice& device, std::string name, MoeArgs args) {
-  check(name, args, device.kernels());
-  return std::make_unique<MoeOp>(device, std::move(name), std::move(args));
+std::unique_ptr<BoundOp> bind_moe(Device& device, std::string name, MoeArgs args) {
+  check(name, args, kernel_set(device));
+  if (device.is_cuda()) return bind_moe_cuda(device.cuda(), std::move(name), std::move(args));
+  return std::make_unique<MoeOp>(device.cpu(), std::move(name), std::move(args));
 }
 
 }  // namespace weir

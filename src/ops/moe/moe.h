@@ -71,6 +71,7 @@ struct MoeArgs {
 
 // ids are in [0, experts) and distinct within a row. Throws Error, naming the op and the expert, for shapes or formats
 // that do not fit.
-std::unique_ptr<BoundOp> bind_moe(CpuDevice& device, std::string name, MoeArgs args);
+std::unique_ptr<BoundOp> bind_moe(Device& device, std::string name, MoeArgs args);
+[[gnu::weak]] std::unique_ptr<BoundOp> bind_moe_cuda(CudaDevice& device, std::string name, MoeArgs args);
 
 }  // namespace weir

@@ -52,13 +52,14 @@ class LayerNorm final : public BoundOp {
 
 }  // namespace
 
-std::unique_ptr<BoundOp> bind_layer_norm(CpuDevice& device, std::string name, const LayerNormArgs& args) {
+std::unique_ptr<BoundOp> bind_layer_norm(Device& device, std::string name, const LayerNormArgs& args) {
   if (args.size < 1) fail(name, ": expected at least one element to normalise, found ", args.size);
   if (args.weight == nullptr || args.bias == nullptr) fail(name, ": expected a weight and a bias, found none");
   if (args.x == nullptr || args.y == nullptr || args.x_stride < args.size || args.y_stride < args.size) {
     fail(name, ": expected rows of at least ", args.size, " elements");
   }
-  return std::make_unique<LayerNorm>(device, std::move(name), args);
+  if (device.is_cuda()) return bind_layer_norm_cuda(device.cuda(), std::move(name), args);
+  return std::make_unique<LayerNorm>(device.cpu(), std::move(name), args);
 }
 
 }  // namespace weir

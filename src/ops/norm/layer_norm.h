@@ -25,7 +25,9 @@ struct LayerNormArgs {
   int64_t y_stride = 0;
 };
 
-std::unique_ptr<BoundOp> bind_layer_norm(CpuDevice& device, std::string name, const LayerNormArgs& args);
+std::unique_ptr<BoundOp> bind_layer_norm(Device& device, std::string name, const LayerNormArgs& args);
+[[gnu::weak]] std::unique_ptr<BoundOp> bind_layer_norm_cuda(CudaDevice& device, std::string name,
+                                                            const LayerNormArgs& args);
 
 // One row, single-threaded.
 using LayerNormKernel = void (*)(const LayerNormArgs& args, int64_t row);

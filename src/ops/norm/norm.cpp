@@ -88,7 +88,7 @@ NormKernel norm_kernel(KernelSet set) {
   return nullptr;
 }
 
-std::unique_ptr<BoundOp> bind_norm(CpuDevice& device, std::string name, const NormArgs& args) {
+std::unique_ptr<BoundOp> bind_norm(Device& device, std::string name, const NormArgs& args) {
   if (args.groups < 1 || args.size < 1) {
     fail(name, ": norm of ", args.groups, " groups of ", args.size, " elements; both must be positive");
   }
@@ -101,7 +101,8 @@ std::unique_ptr<BoundOp> bind_norm(CpuDevice& device, std::string name, const No
   if (norm_has_gate(args.kind) && (args.gate == nullptr || args.gate_stride < row)) {
     fail(name, ": gated norm without gate, or gate stride ", args.gate_stride, " below ", row);
   }
-  return std::make_unique<NormOp>(device, std::move(name), args);
+  if (device.is_cuda()) return bind_norm_cuda(device.cuda(), std::move(name), args);
+  return std::make_unique<NormOp>(device.cpu(), std::move(name), args);
 }
 
 }  // namespace weir

@@ -41,7 +41,8 @@ struct NormArgs {
   RowSet rows = RowSet::kAll;
 };
 
-std::unique_ptr<BoundOp> bind_norm(CpuDevice& device, std::string name, const NormArgs& args);
+std::unique_ptr<BoundOp> bind_norm(Device& device, std::string name, const NormArgs& args);
+[[gnu::weak]] std::unique_ptr<BoundOp> bind_norm_cuda(CudaDevice& device, std::string name, const NormArgs& args);
 
 // One row of an op, single-threaded.
 using NormKernel = void (*)(const NormArgs& args, int64_t row);

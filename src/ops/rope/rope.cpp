@@ -77,13 +77,14 @@ class Rope final : public BoundOp {
 
 }  // namespace
 
-std::unique_ptr<BoundOp> bind_rope_angles(CpuDevice& device, std::string name, const RopeAnglesArgs& args) {
+std::unique_ptr<BoundOp> bind_rope_angles(Device& device, std::string name, const RopeAnglesArgs& args) {
   if (args.pairs <= 0) fail(name, ": expected at least one rotary pair, found ", args.pairs);
   assert(args.inv_freq && args.cos && args.sin);
-  return std::make_unique<RopeAngles>(device, std::move(name), args);
+  if (device.is_cuda()) return bind_rope_angles_cuda(device.cuda(), std::move(name), args);
+  return std::make_unique<RopeAngles>(device.cpu(), std::move(name), args);
 }
 
-std::unique_ptr<BoundOp> bind_rope(CpuDevice& device, std::string name, const RopeArgs& args) {
+std::unique_ptr<BoundOp> bind_rope(Device& device, std::string name, const RopeArgs& args) {
   if (args.heads <= 0) fail(name, ": expected at least one head, found ", args.heads);
   if (args.pairs <= 0) fail(name, ": expected at least one rotary pair, found ", args.pairs);
   if (2 * args.pairs > args.head_stride) {
@@ -93,7 +94,8 @@ std::unique_ptr<BoundOp> bind_rope(CpuDevice& device, std::string name, const Ro
     fail(name, ": expected at most ", kRopeMostReordered, " rotary pairs to reorder, found ", args.pairs);
   }
   assert(args.cos && args.sin && args.x);
-  return std::make_unique<Rope>(device, std::move(name), args);
+  if (device.is_cuda()) return bind_rope_cuda(device.cuda(), std::move(name), args);
+  return std::make_unique<Rope>(device.cpu(), std::move(name), args);
 }
 
 }  // namespace weir

@@ -28,7 +28,9 @@ struct RopeAnglesArgs {
   float* cos = nullptr;  // [rows, pairs]
   float* sin = nullptr;
 };
-std::unique_ptr<BoundOp> bind_rope_angles(CpuDevice& device, std::string name, const RopeAnglesArgs& args);
+std::unique_ptr<BoundOp> bind_rope_angles(Device& device, std::string name, const RopeAnglesArgs& args);
+[[gnu::weak]] std::unique_ptr<BoundOp> bind_rope_angles_cuda(CudaDevice& device, std::string name,
+                                                             const RopeAnglesArgs& args);
 
 enum class RopePairing { kHalfSplit, kInterleaved, kInterleavedToHalf };
 
@@ -44,7 +46,8 @@ struct RopeArgs {
   float* x = nullptr;  // [rows, heads, ...], rotated in place
   int64_t x_stride = 0;
 };
-std::unique_ptr<BoundOp> bind_rope(CpuDevice& device, std::string name, const RopeArgs& args);
+std::unique_ptr<BoundOp> bind_rope(Device& device, std::string name, const RopeArgs& args);
+[[gnu::weak]] std::unique_ptr<BoundOp> bind_rope_cuda(CudaDevice& device, std::string name, const RopeArgs& args);
 
 // One row of an op, single-threaded.
 using RopeKernel = void (*)(const RopeArgs& args, int64_t row);

@@ -73,7 +73,7 @@ class RouterOp final : public BoundOp {
 
 }  // namespace
 
-std::unique_ptr<BoundOp> bind_router(CpuDevice& device, std::string name, const RouterArgs& args) {
+std::unique_ptr<BoundOp> bind_router(Device& device, std::string name, const RouterArgs& args) {
   if (args.experts < 1 || args.top_k < 1) {
     fail(name, ": router of ", args.experts, " experts, top ", args.top_k, "; both must be positive");
   }
@@ -96,7 +96,8 @@ std::unique_ptr<BoundOp> bind_router(CpuDevice& device, std::string name, const 
   if (args.logits_stride < args.experts) {
     fail(name, ": router of ", args.experts, " experts, but the stride of the logits is ", args.logits_stride);
   }
-  return std::make_unique<RouterOp>(device, std::move(name), args);
+  if (device.is_cuda()) return bind_router_cuda(device.cuda(), std::move(name), args);
+  return std::make_unique<RouterOp>(device.cpu(), std::move(name), args);
 }
 
 }  // namespace weir

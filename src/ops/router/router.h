@@ -12,7 +12,8 @@
 //   groups stay, ties to the lowest group. Chosen: the top_k largest c among them, ties to the lowest id; a NaN counts
 //   below everything
 // The weights; sums are over the chosen experts, in ascending id, from +0:
-//   kSigmoid, kSoftmax  w = s / (sum of s + 1e-20) * scaling_factor where renormalize, else s * scaling_factor (DeepSeek
+//   kSigmoid, kSoftmax  w = s / (sum of s + 1e-20) * scaling_factor where renormalize, else s * scaling_factor
+//   (DeepSeek
 //                     divides a lone expert's score by itself; Kimi does not: its families leave renormalize out then)
 //   kSoftmaxOfChosen  m = the largest s of the chosen, as above;  x = e^(s - m);  w = x / (sum of x) * scaling_factor;
 //                     renormalize must be true: the weights have sum 1 as they are
@@ -47,7 +48,8 @@ struct RouterArgs {
 };
 
 // Throws Error when top_k exceeds the experts that can be chosen.
-std::unique_ptr<BoundOp> bind_router(CpuDevice& device, std::string name, const RouterArgs& args);
+std::unique_ptr<BoundOp> bind_router(Device& device, std::string name, const RouterArgs& args);
+[[gnu::weak]] std::unique_ptr<BoundOp> bind_router_cuda(CudaDevice& device, std::string name, const RouterArgs& args);
 
 // One row of an op, single-threaded. `scratch`: router_scratch_bytes(experts).
 using RouterKernel = void (*)(const RouterArgs& args, int64_t row, std::byte* scratch);

@@ -169,9 +169,10 @@ class ShortConv final : public BoundOp {
 
 }  // namespace
 
-std::unique_ptr<BoundOp> bind_short_conv(CpuDevice& device, std::string name, const ShortConvArgs& args) {
+std::unique_ptr<BoundOp> bind_short_conv(Device& device, std::string name, const ShortConvArgs& args) {
   check(name, args);
-  return std::make_unique<ShortConv>(device, std::move(name), args);
+  if (device.is_cuda()) return bind_short_conv_cuda(device.cuda(), std::move(name), args);
+  return std::make_unique<ShortConv>(device.cpu(), std::move(name), args);
 }
 
 }  // namespace weir

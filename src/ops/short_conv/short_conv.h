@@ -37,6 +37,8 @@ struct ShortConvArgs {
   int64_t y_stride = 0;
 };
 
-std::unique_ptr<BoundOp> bind_short_conv(CpuDevice& device, std::string name, const ShortConvArgs& args);
+std::unique_ptr<BoundOp> bind_short_conv(Device& device, std::string name, const ShortConvArgs& args);
+[[gnu::weak]] std::unique_ptr<BoundOp> bind_short_conv_cuda(CudaDevice& device, std::string name,
+                                                            const ShortConvArgs& args);
 
 }  // namespace weir

@@ -142,7 +142,7 @@ class SparseAttention final : public BoundOp {
 
 }  // namespace
 
-std::unique_ptr<BoundOp> bind_sparse_attention(CpuDevice& device, std::string name, const SparseAttentionArgs& args) {
+std::unique_ptr<BoundOp> bind_sparse_attention(Device& device, std::string name, const SparseAttentionArgs& args) {
   const AttentionArgs& a = args.attention;
   if (a.kv_heads != 1 || a.value_dim > a.key_dim || a.key.group != a.value.group || a.key.offset != a.value.offset) {
     fail(name, ": expected one KV head whose values are the beginnings of its keys");
@@ -153,7 +153,8 @@ std::unique_ptr<BoundOp> bind_sparse_attention(CpuDevice& device, std::string na
   }
   if (args.top_k < 1) fail(name, ": expected at least one position to select, found ", args.top_k);
   assert(a.q && a.out && args.selected && args.count && args.workspace);
-  return std::make_unique<SparseAttention>(device, std::move(name), args);
+  if (device.is_cuda()) return bind_sparse_attention_cuda(device.cuda(), std::move(name), args);
+  return std::make_unique<SparseAttention>(device.cpu(), std::move(name), args);
 }
 
 }  // namespace weir

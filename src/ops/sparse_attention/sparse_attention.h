@@ -29,6 +29,8 @@ struct SparseAttentionArgs {
 };
 
 std::shared_ptr<SparseAttentionWorkspace> make_sparse_attention_workspace();
-std::unique_ptr<BoundOp> bind_sparse_attention(CpuDevice& device, std::string name, const SparseAttentionArgs& args);
+std::unique_ptr<BoundOp> bind_sparse_attention(Device& device, std::string name, const SparseAttentionArgs& args);
+[[gnu::weak]] std::unique_ptr<BoundOp> bind_sparse_attention_cuda(CudaDevice& device, std::string name,
+                                                                  const SparseAttentionArgs& args);
 
 }  // namespace weir

@@ -49,7 +49,7 @@ class Split final : public BoundOp {
 
 }  // namespace
 
-std::unique_ptr<BoundOp> bind_split(CpuDevice& device, std::string name, SplitArgs args) {
+std::unique_ptr<BoundOp> bind_split(Device& device, std::string name, SplitArgs args) {
   if (args.groups < 1 || args.parts.empty()) {
     fail(name, ": split: expected groups and parts, found ", args.groups, " and ", args.parts.size());
   }
@@ -64,7 +64,8 @@ std::unique_ptr<BoundOp> bind_split(CpuDevice& device, std::string name, SplitAr
   if (args.x == nullptr || args.x_stride < row) {
     fail(name, ": split: expected input rows of ", row, " elements, found ", args.x_stride);
   }
-  return std::make_unique<Split>(device, std::move(name), std::move(args));
+  if (device.is_cuda()) return bind_split_cuda(device.cuda(), std::move(name), std::move(args));
+  return std::make_unique<Split>(device.cpu(), std::move(name), std::move(args));
 }
 
 }  // namespace weir

@@ -31,6 +31,7 @@ struct SplitArgs {
 };
 
 // Throws Error, naming the op, for missing buffers and short strides.
-std::unique_ptr<BoundOp> bind_split(CpuDevice& device, std::string name, SplitArgs args);
+std::unique_ptr<BoundOp> bind_split(Device& device, std::string name, SplitArgs args);
+[[gnu::weak]] std::unique_ptr<BoundOp> bind_split_cuda(CudaDevice& device, std::string name, SplitArgs args);
 
 }  // namespace weir
