@@ -36,7 +36,7 @@
 
 namespace weir {
 
-enum class StateDtype : uint8_t { kF32, kF16 };
+enum class StateDtype : uint8_t { kF32, kF16, kBf16 };  // kBf16: on GPUs
 inline int64_t state_dtype_bytes(StateDtype dtype) { return dtype == StateDtype::kF32 ? 4 : 2; }
 
 // Rounds (to nearest even) and stores rows: element i of row r to element `to + i` of the row's place in the page.
