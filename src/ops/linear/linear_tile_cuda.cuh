@@ -175,22 +175,34 @@ class TileRing {
   uint32_t phase_ = 0;
 };
 
-// Multiplies a run of `count` tiles that the ring brings with x from its first tile on; x_tile_bytes from a tile of x
-// to the next.
-template <class Operand, int kColumns, class Ring>
-__device__ inline void multiply_run(Ring& ring, int count, const std::byte* x, int x_tile_bytes, int column_bytes,
-                                    Sums<kColumns>& sums) {
+// Where a run finds its x: eight rows or more that lie in shared memory as a whole, tile after tile.
+struct ResidentX {
+  const std::byte* next;
+  int tile_bytes = kColumnTileBytes;
+
+  __device__ const std::byte* acquire() {
+    const std::byte* tile = next;
+    next += tile_bytes;
+    return tile;
+  }
+  __device__ void release() {}
+};
+
+// Multiplies a run of `count` tiles that the ring brings with as many tiles of x (ResidentX, or a ring of its own).
+template <class Operand, int kColumns, class Ring, class X>
+__device__ inline void multiply_run(Ring& ring, int count, X& x, int column_bytes, Sums<kColumns>& sums) {
   for (; count >= kStageTiles<Operand>; count -= kStageTiles<Operand>) {
     const std::byte* tiles = ring.acquire();
 #pragma unroll
     for (int t = 0; t < kStageTiles<Operand>; ++t) {
-      multiply_tile<Operand, kColumns>(tiles + t * Operand::kBytes, x + t * x_tile_bytes, column_bytes, sums);
+      multiply_tile<Operand, kColumns>(tiles + t * Operand::kBytes, x.acquire(), column_bytes, sums);
+      x.release();
     }
     ring.release();
-    x += kStageTiles<Operand> * x_tile_bytes;
   }
   if (count > 0) {  // of stages of two: the last tile alone
-    multiply_tile<Operand, kColumns>(ring.acquire(), x, column_bytes, sums);
+    multiply_tile<Operand, kColumns>(ring.acquire(), x.acquire(), column_bytes, sums);
+    x.release();
     ring.release();
   }
 }
