@@ -1,14 +1,15 @@
 // The few-rows kernel of linear_multiply.h.
 #pragma once
 
-#include "ops/linear/linear_multiply.h"
 #include "ops/linear/linear_kernels.h"
+#include "ops/linear/linear_multiply.h"
+#include "ops/linear/linear_multiply_cuda.cuh"
 #include "ops/linear/linear_tile_cuda.cuh"
 
 namespace weir {
 
-inline constexpr int kMostWarps = 4;    // that multiply, of a block
-inline constexpr int kRowTile = 64;     // rows of a block at most
+inline constexpr int kMostWarps = 4;  // that multiply, of a block
+inline constexpr int kRowTile = 64;   // rows of a block at most
 inline constexpr int kXStages = 4;
 inline constexpr int kMostResidentTiles = 64;  // of x, in shared memory
 
@@ -70,12 +71,6 @@ struct WarpStrips {
         segments(args.block_segments) {}
 };
 
-__device__ inline const LinearPart& part_of(const MultiplyArgs& args, int strip) {
-  int p = 0;
-  while (p + 1 < args.part_count && args.parts[p + 1].first_strip <= strip) ++p;
-  return args.parts[p];
-}
-
 template <class Operand>
 struct StripRuns {
   const MultiplyArgs& args;
@@ -85,20 +80,17 @@ struct StripRuns {
     const int strip = strips.first + run / strips.segments * strips.step;
     if (strip >= strips.end) return {};
     const LinearPart& part = part_of(args, strip);
-    const int64_t first = static_cast<int64_t>(strip - part.first_strip) * args.segments + strips.first_segment +
-                          run % strips.segments;
+    const int64_t first =
+        static_cast<int64_t>(strip - part.first_strip) * args.segments + strips.first_segment + run % strips.segments;
     return {part.tiles + first * args.segment_tiles * Operand::kBytes, args.segment_tiles};
   }
 };
-
-__device__ inline int step_rows(const MultiplyArgs& args) {
-  return args.rows == RowSet::kAll ? args.step->rows : static_cast<int>(args.step->logit_rows.size());
-}
 
 template <int kColumns>
 __device__ inline void store_outputs(const MultiplyArgs& args, int strip, int rows, const Sums<kColumns>& sums) {
   const LinearPart& part = part_of(args, strip);
   const int lane = lane_id();
+#pragma unroll
   for (int half = 0; half < 2; ++half) {
     const int o = (strip - part.first_strip) * static_cast<int>(kTileOuts) + lane / 4 + 8 * half;
     if (o >= part.out) return;
@@ -254,10 +246,14 @@ template <TileFormat kFormat>
 FewRowsKernel few_rows_instance(int columns) {
   constexpr int64_t kRing = kRingBytes<typename OperandOf<kFormat>::Type>;
   switch (columns) {
-    case 1: return {linear_few_rows<kFormat, 1>, kRing};
-    case 2: return {linear_few_rows<kFormat, 2>, kRing};
-    case 4: return {linear_few_rows<kFormat, 4>, kRing};
-    default: return {linear_few_rows<kFormat, 8>, kRing};
+    case 1:
+      return {linear_few_rows<kFormat, 1>, kRing};
+    case 2:
+      return {linear_few_rows<kFormat, 2>, kRing};
+    case 4:
+      return {linear_few_rows<kFormat, 4>, kRing};
+    default:
+      return {linear_few_rows<kFormat, 8>, kRing};
   }
 }
 

@@ -6,7 +6,10 @@
 // sums join those before it in y, since registers hold one set.
 #pragma once
 
+#include <type_traits>
+
 #include "ops/linear/linear_kernels.h"
+#include "ops/linear/linear_multiply_cuda.cuh"
 #include "ops/linear/linear_tile_cuda.cuh"
 
 namespace weir {
@@ -92,7 +95,8 @@ __device__ inline void bring_tiles(const MultiplyArgs& args, const ManyBlock& bl
 // A tile's four steps. sums are of this thread's outputs and rows as wgmma lays them out: sums[4 j + i] of output
 // lane / 4 + 8 (i / 2) of the warp's strip and row 8 j + lane % 4 * 2 + i % 2. fresh: sums begin here.
 template <class Operand, int kRows>
-__device__ inline void multiply_many(const std::byte* weights, const std::byte* x, bool fresh, float (&sums)[kRows / 2]) {
+__device__ inline void multiply_many(const std::byte* weights, const std::byte* x, bool fresh,
+                                     float (&sums)[kRows / 2]) {
   const int warp = static_cast<int>(threadIdx.x) / 32;
   const uint64_t b = ptx::wgmma_descriptor(x, 128, 1024);
   if constexpr (std::is_same_v<Operand, Bf16Operand>) {
@@ -158,6 +162,7 @@ __device__ inline void store_segment(const MultiplyArgs& args, const ManyBlock& 
   const int strip = block.first_strip + warp;
   const LinearPart& part = part_of(args, strip);
   const bool last = segment == args.segments - 1;
+#pragma unroll
   for (int half = 0; half < 2; ++half) {
     const int o = (strip - part.first_strip) * static_cast<int>(kTileOuts) + lane / 4 + 8 * half;
     if (o >= part.out) return;

@@ -1,4 +1,4 @@
-// Launches of linear_few.h.
+// Launches of linear_multiply.h.
 #include "ops/linear/linear_multiply.h"
 
 #include <algorithm>
@@ -66,13 +66,13 @@ void launch_few_rows(CudaDevice& device, TileFormat format, MultiplyArgs args, i
   const int most = std::max(1, per_sm * sms / (splits * row_tiles(rows)));
   const int rounds = (groups() + most - 1) / most;
   const int blocks = (groups() + rounds - 1) / rounds;
-  launch(device,
-         {.grid = {static_cast<unsigned>(blocks), static_cast<unsigned>(splits),
-                   static_cast<unsigned>(row_tiles(rows))},
-          .block = static_cast<unsigned>(32 * (warps + (columns > 1 ? 1 : 0))),
-          .shared_bytes = shared_bytes,
-          .overlap = true},
-         kernel.kernel, args);
+  launch(
+      device,
+      {.grid = {static_cast<unsigned>(blocks), static_cast<unsigned>(splits), static_cast<unsigned>(row_tiles(rows))},
+       .block = static_cast<unsigned>(32 * (warps + (columns > 1 ? 1 : 0))),
+       .shared_bytes = shared_bytes,
+       .overlap = true},
+      kernel.kernel, args);
 }
 
 // False where the few-rows kernel is the better one.

@@ -33,46 +33,75 @@ using PackKernel = void (*)(WeightView, int64_t, int64_t, uint32_t*);
 
 PackKernel pack_kernel(TileFormat format) {
   switch (format) {
-    case TileFormat::kBf16: return pack_tiles<TileFormat::kBf16>;
-    case TileFormat::kF16: return pack_tiles<TileFormat::kF16>;
-    case TileFormat::kE4m3: return pack_tiles<TileFormat::kE4m3>;
-    case TileFormat::kMxfp4: return pack_tiles<TileFormat::kMxfp4>;
-    case TileFormat::kQ4_0: return pack_tiles<TileFormat::kQ4_0>;
-    case TileFormat::kQ4_1: return pack_tiles<TileFormat::kQ4_1>;
-    case TileFormat::kQ8_0: return pack_tiles<TileFormat::kQ8_0>;
-    case TileFormat::kQ5_1: return pack_tiles<TileFormat::kQ5_1>;
-    case TileFormat::kIq4Nl: return pack_tiles<TileFormat::kIq4Nl>;
-    case TileFormat::kQ2_K: return pack_tiles<TileFormat::kQ2_K>;
-    case TileFormat::kQ3_K: return pack_tiles<TileFormat::kQ3_K>;
-    case TileFormat::kQ4_K: return pack_tiles<TileFormat::kQ4_K>;
-    case TileFormat::kQ5_K: return pack_tiles<TileFormat::kQ5_K>;
-    case TileFormat::kQ6_K: return pack_tiles<TileFormat::kQ6_K>;
-    case TileFormat::kIq4Xs: return pack_tiles<TileFormat::kIq4Xs>;
+    case TileFormat::kBf16:
+      return pack_tiles<TileFormat::kBf16>;
+    case TileFormat::kF16:
+      return pack_tiles<TileFormat::kF16>;
+    case TileFormat::kE4m3:
+      return pack_tiles<TileFormat::kE4m3>;
+    case TileFormat::kMxfp4:
+      return pack_tiles<TileFormat::kMxfp4>;
+    case TileFormat::kQ4_0:
+      return pack_tiles<TileFormat::kQ4_0>;
+    case TileFormat::kQ4_1:
+      return pack_tiles<TileFormat::kQ4_1>;
+    case TileFormat::kQ8_0:
+      return pack_tiles<TileFormat::kQ8_0>;
+    case TileFormat::kQ5_1:
+      return pack_tiles<TileFormat::kQ5_1>;
+    case TileFormat::kIq4Nl:
+      return pack_tiles<TileFormat::kIq4Nl>;
+    case TileFormat::kQ2_K:
+      return pack_tiles<TileFormat::kQ2_K>;
+    case TileFormat::kQ3_K:
+      return pack_tiles<TileFormat::kQ3_K>;
+    case TileFormat::kQ4_K:
+      return pack_tiles<TileFormat::kQ4_K>;
+    case TileFormat::kQ5_K:
+      return pack_tiles<TileFormat::kQ5_K>;
+    case TileFormat::kQ6_K:
+      return pack_tiles<TileFormat::kQ6_K>;
+    case TileFormat::kIq4Xs:
+      return pack_tiles<TileFormat::kIq4Xs>;
   }
   return nullptr;
 }
 
 TileFormat tile_format(const WeightView& weight) {
   switch (weight.format) {
-    case WeightFormat::kF16: return TileFormat::kF16;
+    case WeightFormat::kF16:
+      return TileFormat::kF16;
     case WeightFormat::kE4m3:
       return weight.scale_cols % kTileIns == 0 || weight.scale_cols >= weight.in ? TileFormat::kE4m3
                                                                                  : TileFormat::kBf16;
     case WeightFormat::kMxfp4:
-    case WeightFormat::kMxfp4Block: return TileFormat::kMxfp4;
-    case WeightFormat::kQ4_0: return TileFormat::kQ4_0;
-    case WeightFormat::kQ4_1: return TileFormat::kQ4_1;
+    case WeightFormat::kMxfp4Block:
+      return TileFormat::kMxfp4;
+    case WeightFormat::kQ4_0:
+      return TileFormat::kQ4_0;
+    case WeightFormat::kQ4_1:
+      return TileFormat::kQ4_1;
     case WeightFormat::kQ5_0:
-    case WeightFormat::kQ8_0: return TileFormat::kQ8_0;
-    case WeightFormat::kQ5_1: return TileFormat::kQ5_1;
-    case WeightFormat::kIq4Nl: return TileFormat::kIq4Nl;
-    case WeightFormat::kQ2_K: return TileFormat::kQ2_K;
-    case WeightFormat::kQ3_K: return TileFormat::kQ3_K;
-    case WeightFormat::kQ4_K: return TileFormat::kQ4_K;
-    case WeightFormat::kQ5_K: return TileFormat::kQ5_K;
-    case WeightFormat::kQ6_K: return TileFormat::kQ6_K;
-    case WeightFormat::kIq4Xs: return TileFormat::kIq4Xs;
-    default: return TileFormat::kBf16;
+    case WeightFormat::kQ8_0:
+      return TileFormat::kQ8_0;
+    case WeightFormat::kQ5_1:
+      return TileFormat::kQ5_1;
+    case WeightFormat::kIq4Nl:
+      return TileFormat::kIq4Nl;
+    case WeightFormat::kQ2_K:
+      return TileFormat::kQ2_K;
+    case WeightFormat::kQ3_K:
+      return TileFormat::kQ3_K;
+    case WeightFormat::kQ4_K:
+      return TileFormat::kQ4_K;
+    case WeightFormat::kQ5_K:
+      return TileFormat::kQ5_K;
+    case WeightFormat::kQ6_K:
+      return TileFormat::kQ6_K;
+    case WeightFormat::kIq4Xs:
+      return TileFormat::kIq4Xs;
+    default:
+      return TileFormat::kBf16;
   }
 }
 
@@ -83,8 +112,7 @@ class Staging {
     row_bytes_ = weight_row_bytes(host.format, host.in);
     if (host.format == WeightFormat::kMxfp4) scale_row_bytes_ = host.in / 32;
     if (host.format == WeightFormat::kE4m3) {
-      scale_row_bytes_ =
-          (host.in + host.scale_cols - 1) / host.scale_cols * weight_block(host.scale_format).bytes;
+      scale_row_bytes_ = (host.in + host.scale_cols - 1) / host.scale_cols * weight_block(host.scale_format).bytes;
     }
     rows_ = std::min((host.out + kTileOuts - 1) / kTileOuts, std::max<int64_t>(1, kBytes / (row_bytes_ * kTileOuts))) *
             kTileOuts;
