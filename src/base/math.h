@@ -16,35 +16,37 @@
 #include <cstdint>
 #include <limits>
 
+#include "base/host_device.h"
+
 namespace weir::math {
 
 // --- the scalar lane: float -----------------------------------------------------------------------------------------
-inline float fma(float a, float b, float c) { return std::fmaf(a, b, c); }
-inline float min(float a, float b) { return a < b ? a : b; }
-inline float max(float a, float b) { return a > b ? a : b; }
-inline float sqrt(float a) { return std::sqrt(a); }
-inline float abs(float a) { return std::bit_cast<float>(std::bit_cast<uint32_t>(a) & 0x7fffffffu); }
-inline float copysign(float magnitude, float sign) {
+WEIR_HD inline float fma(float a, float b, float c) { return std::fmaf(a, b, c); }
+WEIR_HD inline float min(float a, float b) { return a < b ? a : b; }
+WEIR_HD inline float max(float a, float b) { return a > b ? a : b; }
+WEIR_HD inline float sqrt(float a) { return std::sqrt(a); }
+WEIR_HD inline float abs(float a) { return std::bit_cast<float>(std::bit_cast<uint32_t>(a) & 0x7fffffffu); }
+WEIR_HD inline float copysign(float magnitude, float sign) {
   return std::bit_cast<float>((std::bit_cast<uint32_t>(magnitude) & 0x7fffffffu) |
                               (std::bit_cast<uint32_t>(sign) & 0x80000000u));
 }
 // a < b ? x : y, lane by lane; false for NaN.
-inline float select_less(float a, float b, float x, float y) { return a < b ? x : y; }
+WEIR_HD inline float select_less(float a, float b, float x, float y) { return a < b ? x : y; }
 // x where a is NaN, else y.
-inline float select_nan(float a, float x, float y) { return a != a ? x : y; }
+WEIR_HD inline float select_nan(float a, float x, float y) { return a != a ? x : y; }
 // 2^n for integral n in [-126, 127].
-inline float exp2_int(float n) { return std::bit_cast<float>((static_cast<int32_t>(n) + 127) << 23); }
+WEIR_HD inline float exp2_int(float n) { return std::bit_cast<float>((static_cast<int32_t>(n) + 127) << 23); }
 // For positive, normal a: exponent e (as float) and mantissa m in [1, 2) with a = m * 2^e.
-inline float exponent(float a) {
+WEIR_HD inline float exponent(float a) {
   return static_cast<float>(static_cast<int32_t>(std::bit_cast<uint32_t>(a) >> 23) - 127);
 }
-inline float mantissa(float a) {
+WEIR_HD inline float mantissa(float a) {
   return std::bit_cast<float>((std::bit_cast<uint32_t>(a) & 0x007fffffu) | 0x3f800000u);
 }
 template <class V>
-V broadcast(float a);
+WEIR_HD V broadcast(float a);
 template <>
-inline float broadcast<float>(float a) {
+WEIR_HD inline float broadcast<float>(float a) {
   return a;
 }
 
@@ -52,7 +54,7 @@ inline float broadcast<float>(float a) {
 
 // Nearest integer, ties to even, for |a| < 2^22.
 template <class V>
-inline V round_int(V a) {
+WEIR_HD inline V round_int(V a) {
   const V magic = broadcast<V>(12582912.f);  // 1.5 * 2^23
   return (a + magic) - magic;
 }
@@ -60,7 +62,7 @@ inline V round_int(V a) {
 // e^x = 2^n e^r, |r| <= ln2 / 2; e^r = 1 + r + r^2 P(r), P fitted at Chebyshev nodes (relative error 1e-8); the scale
 // in two halves, so that denormals are right.
 template <class V>
-inline V exp(V x) {
+WEIR_HD inline V exp(V x) {
   const V one = broadcast<V>(1.f);
   const V clamped = max(min(x, broadcast<V>(90.f)), broadcast<V>(-105.f));
   const V n = round_int(clamped * broadcast<V>(1.44269504088896341f));
@@ -80,7 +82,7 @@ inline V exp(V x) {
 
 // Natural logarithm. Argument: non-negative; 0 gives -inf, +inf gives +inf, negative gives NaN. Denormals are scaled.
 template <class V>
-inline V log(V x) {
+WEIR_HD inline V log(V x) {
   const V tiny = broadcast<V>(std::numeric_limits<float>::min());
   const V scaled = select_less(x, tiny, x * broadcast<V>(0x1p24f), x);
   V e = exponent(scaled) + select_less(x, tiny, broadcast<V>(-24.f), broadcast<V>(0.f));
@@ -116,14 +118,14 @@ inline V log(V x) {
 
 // log(1 + x) for x in [0, 1].
 template <class V>
-inline V log1p_unit(V x) {
+WEIR_HD inline V log1p_unit(V x) {
   const V one = broadcast<V>(1.f);
   const V u = one + x;
   return log(u) + (x - (u - one)) / u;  // the rounding error of u, to first order
 }
 
 template <class V>
-inline V sigmoid(V x) {
+WEIR_HD inline V sigmoid(V x) {
   const V one = broadcast<V>(1.f);
   // e^-|x| never overflows; for x < 0, e^x / (1 + e^x).
   const V e = exp(-abs(x));
@@ -133,18 +135,18 @@ inline V sigmoid(V x) {
 
 // log(1 + e^x)
 template <class V>
-inline V softplus(V x) {
+WEIR_HD inline V softplus(V x) {
   return select_nan(x, x, max(x, broadcast<V>(0.f)) + log1p_unit(exp(-abs(x))));
 }
 
 template <class V>
-inline V silu(V x) {
+WEIR_HD inline V silu(V x) {
   return x * sigmoid(x);
 }
 
 // |x| < 0.625: odd polynomial (Cephes tanhf); else 1 - 2 / (e^{2|x|} + 1). Odd, the sign of zero included.
 template <class V>
-inline V tanh(V x) {
+WEIR_HD inline V tanh(V x) {
   const V one = broadcast<V>(1.f);
   const V two = broadcast<V>(2.f);
   const V a = abs(x);

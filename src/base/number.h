@@ -4,19 +4,21 @@
 #include <bit>
 #include <cstdint>
 
+#include "base/host_device.h"
+
 namespace weir {
 
-inline float bf16_to_f32(uint16_t bits) { return std::bit_cast<float>(static_cast<uint32_t>(bits) << 16); }
+WEIR_HD inline float bf16_to_f32(uint16_t bits) { return std::bit_cast<float>(static_cast<uint32_t>(bits) << 16); }
 
 // Round to nearest, ties to even; NaN stays NaN.
-inline uint16_t f32_to_bf16(float value) {
+WEIR_HD inline uint16_t f32_to_bf16(float value) {
   const uint32_t bits = std::bit_cast<uint32_t>(value);
   if ((bits & 0x7fffffffu) > 0x7f800000u) return static_cast<uint16_t>((bits >> 16) | 0x40u);
   return static_cast<uint16_t>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
 }
 
 // IEEE 754 binary16.
-inline float f16_to_f32(uint16_t bits) {
+WEIR_HD inline float f16_to_f32(uint16_t bits) {
   const uint32_t sign = static_cast<uint32_t>(bits & 0x8000u) << 16;
   const uint32_t exponent = (bits >> 10) & 0x1fu;
   const uint32_t mantissa = bits & 0x3ffu;
@@ -28,7 +30,7 @@ inline float f16_to_f32(uint16_t bits) {
 
 // Round to nearest, ties to even; overflow gives infinity; NaN becomes the quiet NaN with the leading payload bits,
 // as the F16C instructions do.
-inline uint16_t f32_to_f16(float value) {
+WEIR_HD inline uint16_t f32_to_f16(float value) {
   const uint32_t bits = std::bit_cast<uint32_t>(value);
   const uint16_t sign = static_cast<uint16_t>((bits >> 16) & 0x8000u);
   const uint32_t magnitude = bits & 0x7fffffffu;
@@ -44,7 +46,7 @@ inline uint16_t f32_to_f16(float value) {
 }
 
 // OCP E8M0 scale: 2^(code - 127); code 0 is a subnormal in FP32. Code 255 is NaN and is refused at load.
-inline float e8m0_to_f32(uint8_t code) {
+WEIR_HD inline float e8m0_to_f32(uint8_t code) {
   return std::bit_cast<float>(code == 0 ? 0x00400000u : static_cast<uint32_t>(code) << 23);
 }
 

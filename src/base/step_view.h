@@ -9,6 +9,8 @@
 #include <cstdint>
 #include <span>
 
+#include "base/host_device.h"
+
 namespace weir {
 
 inline constexpr int64_t kPagePositions = 16;
@@ -25,8 +27,8 @@ struct PoolView {
   std::byte* base = nullptr;
   int64_t block_bytes = 0;
 
-  std::byte* block(PageId id) const { return base + static_cast<int64_t>(id) * block_bytes; }
-  std::byte* block(SlotId id) const { return base + static_cast<int64_t>(id) * block_bytes; }
+  WEIR_HD std::byte* block(PageId id) const { return base + static_cast<int64_t>(id) * block_bytes; }
+  WEIR_HD std::byte* block(SlotId id) const { return base + static_cast<int64_t>(id) * block_bytes; }
 };
 
 // Where a layer's rows lie in the pages of a group: row of position p is
@@ -67,7 +69,7 @@ struct SpanView {
   // the span's last position. The last boundary that the span crosses is always among them.
   std::span<const AnchorWrite> anchor_writes;
 
-  int64_t last_position() const { return first_position + rows - 1; }
+  WEIR_HD int64_t last_position() const { return first_position + rows - 1; }
 };
 
 struct StepView {

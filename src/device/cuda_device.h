@@ -82,7 +82,8 @@ class CudaDevice : public Device {
   // Copies wait until they are done, and for everything queued before.
   virtual void to_host(void* host, const void* device, int64_t bytes) = 0;
   virtual void to_device(void* device, const void* host, int64_t bytes) = 0;
-  virtual void fill(void* device, int byte, int64_t bytes) = 0;  // queued
+  virtual void copy(void* to, const void* from, int64_t bytes) = 0;  // on the device; queued
+  virtual void fill(void* device, int byte, int64_t bytes) = 0;      // queued
 
   // --- the step ---
   // Copies the view and what it points to, but for the pools, whose addresses are the device's already.
@@ -99,6 +100,7 @@ class CudaDevice : public Device {
   virtual void begin_capture() = 0;
   virtual int end_capture() = 0;  // the graph's number, or -1 when the capture failed
   virtual void launch_graph(int graph) = 0;
+  virtual int64_t graph_launches() const = 0;
   virtual int64_t generation() const = 0;  // graphs of an earlier one are void: staging or workspace has moved
 
  protected:

@@ -1,0 +1,239 @@
+// The instructions of ptx.h on the CPU. A product step is an exact sum rounded once to FP32, which the tensor cores'
+// sums differ from in the last bits; exponentials and reciprocals are those of libm.
+#pragma once
+
+#include <cmath>
+#include <cstring>
+#include <string>
+
+#include "device/cuda/emulated/barrier.h"
+#include "device/cuda/emulated/block.h"
+
+namespace weir::cuda::ptx {
+
+// Shared addresses are offsets from the dynamic shared memory; static arrays lie at others.
+inline uint32_t shared_address(const void* p) {
+  return static_cast<uint32_t>(static_cast<const std::byte*>(p) - emulated::dynamic_shared());
+}
+
+namespace detail {
+inline std::byte* at_shared(uint32_t address, unsigned alignment) {
+  if (address % alignment != 0) {
+    emulated::fail_kernel("a shared address is not a multiple of " + std::to_string(alignment));
+  }
+  return emulated::dynamic_shared() + static_cast<int32_t>(address);
+}
+inline void require_aligned(const void* p, unsigned alignment, const char* what) {
+  if (reinterpret_cast<uintptr_t>(p) % alignment != 0) {
+    emulated::fail_kernel(std::string(what) + " is not aligned to " + std::to_string(alignment) + " bytes");
+  }
+}
+inline float flush_denormal(float x) { return std::fabs(x) < 1.17549435e-38f ? std::copysign(0.f, x) : x; }
+}  // namespace detail
+
+// --- arithmetic -----------------------------------------------------------------------------------------------------
+inline float exp2_approx(float x) { return detail::flush_denormal(std::exp2(detail::flush_denormal(x))); }
+inline float reciprocal_approx(float x) { return detail::flush_denormal(1.f / detail::flush_denormal(x)); }
+
+// --- global memory --------------------------------------------------------------------------------------------------
+template <class T>
+T load_stream(const T* p) {
+  detail::require_aligned(p, sizeof(T), "a streaming load's address");
+  return *p;
+}
+template <class T>
+void store_stream(T* p, T value) {
+  detail::require_aligned(p, sizeof(T), "a streaming store's address");
+  *p = value;
+}
+inline uint32_t load_acquire(const uint32_t* p) {
+  emulated::yield();
+  return *p;
+}
+inline void store_release(uint32_t* p, uint32_t value) {
+  *p = value;
+  emulated::progress();
+}
+
+// --- order ----------------------------------------------------------------------------------------------------------
+inline void wait_for_previous() {}
+inline void let_next_start() {}
+inline void named_barrier_sync(int barrier, int threads) { emulated::meet_block(barrier, threads, 0); }
+inline void named_barrier_arrive(int barrier, int threads) { emulated::arrive_block(barrier, threads); }
+inline bool elect_one() {
+  __syncwarp();
+  return emulated::current->lane == 0;
+}
+inline void fence_async_shared() {}
+template <int kRegisters>
+void raise_registers() {}
+template <int kRegisters>
+void lower_registers() {}
+
+// --- mbarrier -------------------------------------------------------------------------------------------------------
+inline void mbarrier_init(uint64_t* barrier, int arrivals) { emulated::barrier_init(barrier, arrivals); }
+inline void mbarrier_fence_init() {}
+inline void mbarrier_arrive(uint64_t* barrier) { emulated::barrier_arrive(barrier); }
+inline void mbarrier_arrive_expect(uint64_t* barrier, int bytes) {
+  emulated::barrier_expect_bytes(barrier, static_cast<size_t>(bytes));
+  emulated::barrier_arrive(barrier);
+}
+inline bool mbarrier_try_wait(uint64_t* barrier, int parity) {
+  if (emulated::barrier_passed(barrier, parity)) return true;
+  emulated::yield();
+  return false;
+}
+inline void mbarrier_wait(uint64_t* barrier, int parity) {
+  while (!mbarrier_try_wait(barrier, parity)) {
+  }
+}
+
+// --- asynchronous copies: done when waited for ------------------------------------------------------------------------
+inline void copy_async16(uint32_t to, const void* from, bool live = true) {
+  if (live) detail::require_aligned(from, 16, "an asynchronous copy's source");
+  emulated::current->copies.add({detail::at_shared(to, 16), live ? from : nullptr, 16});
+}
+inline void copy_async4(uint32_t to, const void* from, bool live = true) {
+  if (live) detail::require_aligned(from, 4, "an asynchronous copy's source");
+  emulated::current->copies.add({detail::at_shared(to, 4), live ? from : nullptr, 4});
+}
+inline void commit_copies() { emulated::current->copies.commit(); }
+template <int kPending>
+void wait_copies() {
+  emulated::current->copies.wait(kPending);
+}
+inline void arrive_after_copies(uint64_t* barrier) {
+  emulated::current->copies.wait_all();
+  emulated::barrier_arrive(barrier);
+}
+namespace detail {
+inline void require_bulk(const void* shared, const void* global, int bytes) {
+  require_aligned(shared, 16, "a bulk copy's shared address");
+  require_aligned(global, 16, "a bulk copy's global address");
+  if (bytes <= 0 || bytes % 16 != 0) emulated::fail_kernel("a bulk copy's bytes are not a positive multiple of 16");
+}
+}  // namespace detail
+inline void bulk_load(void* to_shared, const void* from, int bytes, uint64_t* barrier) {
+  detail::require_bulk(to_shared, from, bytes);
+  emulated::current_block->bulk_loads.push_back({to_shared, from, static_cast<size_t>(bytes), barrier});
+}
+inline void bulk_store(void* to, const void* from_shared, int bytes) {
+  detail::require_bulk(from_shared, to, bytes);
+  emulated::current->bulk_stores.add({to, from_shared, static_cast<size_t>(bytes)});
+}
+inline void commit_bulk_stores() { emulated::current->bulk_stores.commit(); }
+template <int kPending>
+void wait_bulk_stores() {
+  emulated::current->bulk_stores.wait(kPending);
+}
+template <int kPending>
+void wait_bulk_stores_read() {
+  emulated::current->bulk_stores.wait(kPending);
+}
+
+// --- fragments from and to shared memory ----------------------------------------------------------------------------
+namespace detail {
+template <int kMatrices, bool kStore, bool kTransposed>
+struct MoveMatrix {
+  uint32_t row;
+  uint32_t* registers;
+
+  static void run(MoveMatrix* const* lanes, uint32_t mask) {
+    if (mask != kAllLanes) emulated::fail_kernel("ldmatrix and stmatrix need all lanes of a warp");
+    for (int m = 0; m < kMatrices; ++m) {
+      for (int i = 0; i < 8; ++i) {
+        uint16_t elements[8];
+        std::byte* row = at_shared(lanes[8 * m + i]->row, 16);
+        if (!kStore) std::memcpy(elements, row, 16);
+        for (int j = 0; j < 8; ++j) move(lanes, m, kTransposed ? j : i, kTransposed ? i : j, elements[j]);
+        if (kStore) std::memcpy(row, elements, 16);
+      }
+    }
+  }
+  // Element (g, e) of the fragment: half e % 2 of the register of lane 4 g + e / 2.
+  static void move(MoveMatrix* const* lanes, int m, int g, int e, uint16_t& element) {
+    uint16_t* halves = reinterpret_cast<uint16_t*>(lanes[4 * g + e / 2]->registers + m);
+    if (kStore) {
+      element = halves[e % 2];
+    } else {
+      halves[e % 2] = element;
+    }
+  }
+};
+template <int kMatrices, bool kStore, bool kTransposed>
+void move_matrix(uint32_t row, uint32_t* registers) {
+  MoveMatrix<kMatrices, kStore, kTransposed> op{row, registers};
+  emulated::meet(kAllLanes, op);
+}
+}  // namespace detail
+inline void load_matrix_x1(uint32_t* r, uint32_t row) { detail::move_matrix<1, false, false>(row, r); }
+inline void load_matrix_x1_transposed(uint32_t* r, uint32_t row) { detail::move_matrix<1, false, true>(row, r); }
+inline void load_matrix_x2(uint32_t* r, uint32_t row) { detail::move_matrix<2, false, false>(row, r); }
+inline void load_matrix_x2_transposed(uint32_t* r, uint32_t row) { detail::move_matrix<2, false, true>(row, r); }
+inline void load_matrix_x4(uint32_t* r, uint32_t row) { detail::move_matrix<4, false, false>(row, r); }
+inline void load_matrix_x4_transposed(uint32_t* r, uint32_t row) { detail::move_matrix<4, false, true>(row, r); }
+inline void store_matrix_x4(uint32_t row, const uint32_t* r) {
+  detail::move_matrix<4, true, false>(row, const_cast<uint32_t*>(r));
+}
+inline void store_matrix_x4_transposed(uint32_t row, const uint32_t* r) {
+  detail::move_matrix<4, true, true>(row, const_cast<uint32_t*>(r));
+}
+
+// --- products of a warp ---------------------------------------------------------------------------------------------
+namespace detail {
+inline float low_half(uint32_t packed, bool bf16) { return bf16 ? low_bf16(packed) : low_f16(packed); }
+inline float high_half(uint32_t packed, bool bf16) { return bf16 ? high_bf16(packed) : high_f16(packed); }
+
+// The warp's 16 x 16 A from its fragments.
+inline void gather_a(double (&a)[16][16], const uint32_t* const* registers, bool bf16) {
+  for (int lane = 0; lane < 32; ++lane) {
+    for (int r = 0; r < 4; ++r) {
+      const int row = lane / 4 + r % 2 * 8, k = lane % 4 * 2 + r / 2 * 8;
+      a[row][k] = low_half(registers[lane][r], bf16);
+      a[row][k + 1] = high_half(registers[lane][r], bf16);
+    }
+  }
+}
+inline float product_step(const double* a, const double* b, float start) {
+  double sum = start;
+  for (int k = 0; k < 16; ++k) sum += a[k] * b[k];
+  return static_cast<float>(sum);
+}
+
+template <bool kBf16>
+struct Mma {
+  float* d;
+  const uint32_t* a;
+  uint32_t b[2];
+
+  static void run(Mma* const* lanes, uint32_t mask) {
+    if (mask != kAllLanes) emulated::fail_kernel("mma needs all lanes of a warp");
+    const uint32_t* registers[32];
+    double a[16][16], b[8][16];
+    for (int lane = 0; lane < 32; ++lane) {
+      registers[lane] = lanes[lane]->a;
+      for (int r = 0; r < 2; ++r) {
+        b[lane / 4][lane % 4 * 2 + 8 * r] = low_half(lanes[lane]->b[r], kBf16);
+        b[lane / 4][lane % 4 * 2 + 8 * r + 1] = high_half(lanes[lane]->b[r], kBf16);
+      }
+    }
+    gather_a(a, registers, kBf16);
+    for (int lane = 0; lane < 32; ++lane) {
+      for (int i = 0; i < 4; ++i) {
+        float& d = lanes[lane]->d[i];
+        d = product_step(a[lane / 4 + i / 2 * 8], b[lane % 4 * 2 + i % 2], d);
+      }
+    }
+  }
+};
+}  // namespace detail
+inline void mma_bf16(float* d, const uint32_t* a, uint32_t b0, uint32_t b1) {
+  detail::Mma<true> op{d, a, {b0, b1}};
+  emulated::meet(kAllLanes, op);
+}
+inline void mma_f16(float* d, const uint32_t* a, uint32_t b0, uint32_t b1) {
+  detail::Mma<false> op{d, a, {b0, b1}};
+  emulated::meet(kAllLanes, op);
+}
+
+}  // namespace weir::cuda::ptx
