@@ -90,11 +90,11 @@ inline bool mbarrier_try_wait(uint64_t* barrier, int parity) {
   return false;
 }
 inline void mbarrier_wait(uint64_t* barrier, int parity) {
-  while (!mbarrier_try_wait(barrier, parity)) {
-  }
+  while (!mbarrier_try_wait(barrier, parity)) {}
 }
 
-// --- asynchronous copies: done when waited for ------------------------------------------------------------------------
+// --- asynchronous copies: done when waited for
+// ------------------------------------------------------------------------
 inline void copy_async16(uint32_t to, const void* from, bool live = true) {
   if (live) detail::require_aligned(from, 16, "an asynchronous copy's source");
   emulated::current->copies.add({detail::at_shared(to, 16), live ? from : nullptr, 16});
