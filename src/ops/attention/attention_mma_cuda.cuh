@@ -32,6 +32,8 @@ struct MmaShape {
   static constexpr int kSharedBytes =
       kQueryBytes + 2 * kStageBytes + kWeightBytes + kMaximumBytes + static_cast<int>(sizeof(AttentionPlan));
   static constexpr int kSlotFloats = kQueries * (kValueDim + 2);
+  // Blocks that an SM holds at a time: what shared memory allows, where registers are not too scarce then.
+  static constexpr int kBlocks = kSharedBytes > 110 << 10 ? 1 : kSharedBytes > 75 << 10 || kRowWarps > 1 ? 2 : 3;
 };
 
 namespace mma {
@@ -533,7 +535,7 @@ class MmaUnit {
 };
 
 template <class S>
-__global__ void __launch_bounds__(S::kThreads, S::kSharedBytes <= 110 << 10 ? 2 : 1)
+__global__ void __launch_bounds__(S::kThreads, S::kBlocks)
     mma_attention_kernel(const StepView* step, const __grid_constant__ MmaAttention a) {
   WEIR_DYNAMIC_SHARED(std::byte, shared);
   AttentionPlan& plan = *reinterpret_cast<AttentionPlan*>(shared + S::kSharedBytes - sizeof(AttentionPlan));
