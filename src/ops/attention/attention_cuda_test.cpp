@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <deque>
 #include <random>
 #include <vector>
 
@@ -46,7 +47,10 @@ class Problem {
       for (float& f : *x) f = std::normal_distribution<float>()(random_);
     }
     if (!shape.sinks) return;
-    for (int64_t h = 0; h < shape.heads; ++h) sinks_.push_back(2 * std::normal_distribution<float>()(random_));
+    // A device knows vectors by their addresses: none is used twice.
+    static std::deque<std::vector<float>> all;
+    sinks_ = &all.emplace_back();
+    for (int64_t h = 0; h < shape.heads; ++h) sinks_->push_back(2 * std::normal_distribution<float>()(random_));
   }
 
   // Writes the K and V of all positions, then attends step by step: [sequences, positions, heads, value_dim], zero
@@ -84,7 +88,7 @@ class Problem {
     }
     const double top = *std::max_element(s.begin(), s.end());
     double sum = 0, weighted = 0, magnitude = 0;
-    if (shape_.sinks) sum = std::exp(static_cast<double>(sinks_[static_cast<size_t>(head)]) - top);
+    if (shape_.sinks) sum = std::exp(static_cast<double>((*sinks_)[static_cast<size_t>(head)]) - top);
     for (int64_t j = first; j <= position; ++j) {
       const double p = std::exp(s[static_cast<size_t>(j - first)] - top);
       const float x = shape_.shared ? k_[static_cast<size_t>(row(j) * key_size() + d)]
@@ -166,7 +170,7 @@ class Problem {
                        .out_stride = out_size() + 1,
                        .max_rows = step.rows + spare,
                        .window = shape_.window,
-                       .sinks = sinks_.empty() ? nullptr : sinks_.data(),
+                       .sinks = sinks_ == nullptr ? nullptr : sinks_->data(),
                        .activations = activations};
     if (device.is_cuda()) {
       const DeviceBuffer<float> q_there(device.cuda(), q), out_there(device.cuda(), out);
@@ -197,7 +201,8 @@ class Problem {
   int sequences_;
   int64_t positions_;
   std::mt19937 random_;
-  std::vector<float> k_, v_, q_, sinks_;
+  std::vector<float> k_, v_, q_;
+  std::vector<float>* sinks_ = nullptr;
 };
 
 bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
@@ -250,7 +255,7 @@ const Shape kShapes[] = {
 };
 const Shape kLatent[] = {{6, 1, 576, 512, kBf16, true}, {48, 1, 576, 512, kF16, true}, {70, 1, 576, 512, kBf16, true}};
 
-// P and, in the denominator, P again are rounded to BF16: at most 2^-9 of sum p |v| / l each. The rest is FP32.
+// P and, in the denominator, P again are rounded to BF16: at most 2^-8 of sum p |v| / l each. The rest is FP32.
 void expect_close(Problem& problem, const Shape& shape, int64_t positions, const std::vector<float>& out,
                   const std::vector<Part>& parts, int64_t every) {
   for (const Part& part : parts) {
@@ -258,7 +263,7 @@ void expect_close(Problem& problem, const Shape& shape, int64_t positions, const
       for (int64_t i = p % every; i < problem.out_size(); i += every) {
         const auto [value, magnitude] = problem.expected(part.sequence, p, i / shape.value_dim, i % shape.value_dim);
         ASSERT_NEAR(out[static_cast<size_t>((part.sequence * positions + p) * problem.out_size() + i)], value,
-                    1.02 * magnitude / 256 + 1e-5)
+                    1.02 * magnitude / 128 + 1e-5)
             << shape << ", position " << p << ", element " << i;
       }
     }
