@@ -33,6 +33,18 @@ WEIR_PTX float reciprocal_approx(float x) {
   return y;
 }
 
+// Both halves of packed BF16 numbers, rounded to nearest even; denormals are kept.
+WEIR_PTX uint32_t add_bf16x2(uint32_t a, uint32_t b) {
+  uint32_t sum;
+  asm("add.rn.bf16x2 %0, %1, %2;" : "=r"(sum) : "r"(a), "r"(b));
+  return sum;
+}
+WEIR_PTX uint32_t mul_bf16x2(uint32_t a, uint32_t b) {
+  uint32_t product;
+  asm("mul.rn.bf16x2 %0, %1, %2;" : "=r"(product) : "r"(a), "r"(b));
+  return product;
+}
+
 // --- global memory --------------------------------------------------------------------------------------------------
 
 // What is read once: past L1. Only for memory that the kernel doesn't write.
