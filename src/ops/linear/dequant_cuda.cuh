@@ -15,7 +15,7 @@ struct IntegerBlock {
   const uint8_t* bytes;
 
   __device__ uint32_t half_bits(int at) const { return static_cast<uint32_t>(bytes[at] | bytes[at + 1] << 8); }
-  __device__ float half(int at) const { return f16_to_f32(static_cast<uint16_t>(half_bits(at))); }
+  __device__ float half(int at) const { return cuda::widen_f16(static_cast<uint16_t>(half_bits(at))); }
   __device__ int lo(int at) const { return bytes[at] & 15; }
   __device__ int hi(int at) const { return bytes[at] >> 4; }
   __device__ int bit(int at, int b) const { return bytes[at] >> b & 1; }
@@ -153,7 +153,7 @@ __device__ inline float e4m3_value(int code) {
 // An F32, F16 or BF16 number at any address.
 __device__ inline float plain_value(WeightFormat format, const uint8_t* at) {
   const auto half = static_cast<uint16_t>(at[0] | at[1] << 8);
-  if (format == WeightFormat::kF16) return f16_to_f32(half);
+  if (format == WeightFormat::kF16) return cuda::widen_f16(half);
   if (format == WeightFormat::kBf16) return bf16_to_f32(half);
   return __uint_as_float(half | static_cast<uint32_t>(at[2] | at[3] << 8) << 16);
 }

@@ -49,6 +49,7 @@ class LinearTiles final : public CudaOp {
     args_.x_stride = first.x_stride;
     args_.rows = first.rows;
     for (const LinearArgs& part : parts) add(part);
+    prepare_multiply(device, format_);
     args_.counters = device.allocate_array<uint32_t>(args_.strips);
     device.reserve_workspace(multiply_bytes(args_, first.max_rows));
   }

@@ -10,12 +10,11 @@ constexpr int kWarps = 8;
 constexpr int kRows = 8;  // for which an element is decoded once
 
 __global__ void __launch_bounds__(32 * kWarps) linear_f32(const __grid_constant__ LinearF32Args args) {
-  ptx::wait_for_previous_kernel();
   const int rows = args.rows == RowSet::kAll ? args.step->rows : static_cast<int>(args.step->logit_rows.size());
   const int first_row = static_cast<int>(blockIdx.y) * kRows;
   const int64_t o = static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.x / 32;
   if (first_row >= rows || o >= args.weight.out) return;
-  const int lane = lane_id(), count = rows - first_row < kRows ? rows - first_row : kRows;
+  const int lane = static_cast<int>(threadIdx.x) % 32, count = rows - first_row < kRows ? rows - first_row : kRows;
   const float* x = args.x + first_row * args.x_stride;
   float sums[kRows] = {};
   for (int64_t k = lane; k < args.weight.in; k += 32) {
@@ -27,9 +26,7 @@ __global__ void __launch_bounds__(32 * kWarps) linear_f32(const __grid_constant_
   }
 #pragma unroll
   for (int r = 0; r < kRows; ++r) {
-    for (int distance = 16; distance > 0; distance /= 2) {
-      sums[r] += __shfl_xor_sync(0xffffffffu, sums[r], distance);
-    }
+    sums[r] = cuda::warp_sum(sums[r]);
     if (lane == 0 && r < count) {
       args.y[(first_row + r) * args.y_stride + o] = args.bias != nullptr ? sums[r] + args.bias[o] : sums[r];
     }
@@ -40,11 +37,9 @@ __global__ void __launch_bounds__(32 * kWarps) linear_f32(const __grid_constant_
 
 void launch_linear_f32(CudaDevice& device, const LinearF32Args& args, int32_t rows) {
   if (rows == 0) return;
-  launch(device,
-         {.grid = {static_cast<unsigned>((args.weight.out + kWarps - 1) / kWarps),
-                   static_cast<unsigned>((rows + kRows - 1) / kRows), 1},
-          .block = 32 * kWarps},
-         linear_f32, args);
+  cuda::launch(device,
+               {.grid = {(args.weight.out + kWarps - 1) / kWarps, (rows + kRows - 1) / kRows}, .block = 32 * kWarps},
+               linear_f32, args);
 }
 
 }  // namespace weir

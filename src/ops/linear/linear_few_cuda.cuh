@@ -28,26 +28,27 @@ struct StreamedX {
 
   __device__ void init(int readers) {
     for (slot = 0; slot < kXStages; ++slot) {
-      ptx::mbarrier_init(full(), 1);
-      ptx::mbarrier_init(empty(), readers);
+      cuda::ptx::mbarrier_init(full(), 1);
+      cuda::ptx::mbarrier_init(empty(), readers);
     }
     slot = 0;
-    ptx::fence_mbarrier_init();
+    cuda::ptx::mbarrier_fence_init();
   }
+  __device__ void begin_run(int) const {}  // runs pass in their order
   __device__ const std::byte* acquire() {
-    ptx::mbarrier_wait(full(), phase);
+    cuda::ptx::mbarrier_wait(full(), phase);
     return stages + slot * kTileBytes;
   }
   __device__ void release() {
     __syncwarp();
-    if (lane_id() == 0) ptx::mbarrier_arrive(empty());
+    if (lane_index() == 0) cuda::ptx::mbarrier_arrive(empty());
     advance();
   }
   // By one lane of the filling warp; the first round finds all stages empty.
   __device__ void fill(const std::byte* from, int bytes) {
-    ptx::mbarrier_wait(empty(), phase ^ 1);
-    ptx::mbarrier_expect_tx(full(), bytes);
-    ptx::bulk_copy(stages + slot * kTileBytes, from, bytes, full());
+    cuda::ptx::mbarrier_wait(empty(), phase ^ 1);
+    cuda::ptx::mbarrier_arrive_expect(full(), bytes);
+    cuda::ptx::bulk_load(stages + slot * kTileBytes, from, bytes, full());
     advance();
   }
   __device__ void advance() {
@@ -89,7 +90,7 @@ struct StripRuns {
 template <int kColumns>
 __device__ inline void store_outputs(const MultiplyArgs& args, int strip, int rows, const Sums<kColumns>& sums) {
   const LinearPart& part = part_of(args, strip);
-  const int lane = lane_id();
+  const int lane = lane_index();
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     const int o = (strip - part.first_strip) * static_cast<int>(kTileOuts) + lane / 4 + 8 * half;
@@ -111,7 +112,7 @@ __device__ inline void store_outputs(const MultiplyArgs& args, int strip, int ro
 template <int kColumns>
 __device__ inline void combine_segments(const MultiplyArgs& args, int strip, int segment, int rows,
                                         Sums<kColumns>& sums) {
-  const int lane = lane_id();
+  const int lane = lane_index();
   const int64_t item = static_cast<int64_t>(blockIdx.z) * args.strips + strip;
   float4* partials = reinterpret_cast<float4*>(args.partials) + item * args.segments * kColumns * 32 + lane;
 #pragma unroll
@@ -123,7 +124,7 @@ __device__ inline void combine_segments(const MultiplyArgs& args, int strip, int
   __syncwarp();
   int done = 0;
   if (lane == 0) done = static_cast<int>(atomicAdd(args.counters + item, 1u));
-  if (__shfl_sync(0xffffffffu, done, 0) != args.segments - 1) return;
+  if (__shfl_sync(cuda::kAllLanes, done, 0) != args.segments - 1) return;
   __threadfence();
   if (lane == 0) args.counters[item] = 0;
   for (int s = 0; s < args.segments; ++s) {
@@ -150,15 +151,14 @@ __device__ inline void round_to_shared(const MultiplyArgs& args, int first_segme
   }
 }
 
-template <class Operand, int kColumns, class Ring, class XOf>
-__device__ inline void multiply_strips(const MultiplyArgs& args, const WarpStrips& strips, int rows, Ring& ring,
-                                       XOf x_of) {
+template <class Operand, int kColumns, class Ring, class X>
+__device__ inline void multiply_strips(const MultiplyArgs& args, const WarpStrips& strips, int rows, Ring& ring, X& x) {
   for (int strip = strips.first; strip < strips.end; strip += strips.step) {
     Sums<kColumns> total;
     for (int s = 0; s < strips.segments; ++s) {
       Sums<kColumns> sums;
       sums.clear();
-      auto&& x = x_of(s);
+      x.begin_run(s * args.segment_tiles);
       multiply_run<Operand, kColumns>(ring, args.segment_tiles, x, kColumnTileBytes, sums);
       if (s == 0) {
         total = sums;
@@ -216,28 +216,26 @@ __global__ void __launch_bounds__(32 * (kMostWarps + (kColumns > 1 ? 1 : 0)))
 
   if constexpr (kColumns == 1) {
     TileRing<Operand, StripRuns<Operand>> ring(ring_memory, {args, strips});
-    ptx::wait_for_previous_kernel();
-    ptx::let_next_kernel_start();
+    cuda::ptx::wait_for_previous();
+    cuda::ptx::let_next_start();
     const int rows = step_rows(args);
     round_to_shared(args, strips.first_segment, rows < 8 ? rows : 8, x_memory);
     __syncthreads();
-    multiply_strips<Operand, kColumns>(args, strips, rows, ring, [&](int segment) {
-      return ResidentX{x_memory + segment * args.segment_tiles * kColumnTileBytes};
-    });
+    ResidentX x{x_memory};
+    multiply_strips<Operand, kColumns>(args, strips, rows, ring, x);
   } else {
     StreamedX<kColumns> x{x_memory};
     if (threadIdx.x == 0) x.init(warps);
     __syncthreads();
     if (warp == warps) {
-      ptx::wait_for_previous_kernel();
-      if (lane_id() == 0) stream_x(args, WarpStrips(args, 0, warps), x);
+      cuda::ptx::wait_for_previous();
+      if (lane_index() == 0) stream_x(args, WarpStrips(args, 0, warps), x);
       return;
     }
     TileRing<Operand, StripRuns<Operand>> ring(ring_memory, {args, strips});
-    ptx::wait_for_previous_kernel();
-    ptx::let_next_kernel_start();
-    multiply_strips<Operand, kColumns>(args, strips, step_rows(args), ring,
-                                       [&](int) -> StreamedX<kColumns>& { return x; });
+    cuda::ptx::wait_for_previous();
+    cuda::ptx::let_next_start();
+    multiply_strips<Operand, kColumns>(args, strips, step_rows(args), ring, x);
     skip_missing_strip(args, strips, WarpStrips(args, 0, warps), x);
   }
 }

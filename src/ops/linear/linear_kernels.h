@@ -28,6 +28,8 @@ struct ManyRowsKernel {
   int32_t rows = 0;  // of a block
 };
 
+// Up to this many rows blocks take 128, beyond 256 where registers suffice.
+inline constexpr int32_t kFewerManyRows = 512;
 // Null where a format has none: those with minima, and with groups of sixteen.
 ManyRowsKernel many_rows_kernel(TileFormat format, int32_t rows);
 

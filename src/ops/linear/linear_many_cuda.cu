@@ -14,9 +14,9 @@ ManyRowsKernel many_rows_kernel(TileFormat format, int32_t rows) {
   // Groups need two sets of sums, for which registers suffice with 128 rows.
   switch (format) {
     case TileFormat::kBf16:
-      return rows > 512 ? instance<TileFormat::kBf16, 256>() : instance<TileFormat::kBf16, 128>();
+      return rows > kFewerManyRows ? instance<TileFormat::kBf16, 256>() : instance<TileFormat::kBf16, 128>();
     case TileFormat::kMxfp4:
-      return rows > 512 ? instance<TileFormat::kMxfp4, 256>() : instance<TileFormat::kMxfp4, 128>();
+      return rows > kFewerManyRows ? instance<TileFormat::kMxfp4, 256>() : instance<TileFormat::kMxfp4, 128>();
     case TileFormat::kF16:
       return instance<TileFormat::kF16, 128>();
     case TileFormat::kE4m3:

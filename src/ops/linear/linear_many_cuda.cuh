@@ -1,5 +1,5 @@
 // The many-rows kernel of linear_multiply.h: two groups of four warps multiply 64 outputs each with the rows of the
-// block, one more warp brings tiles of weights and of x through a ring. BF16 tiles are operands where they lie in
+// block, another warp brings tiles of weights and of x through a ring. BF16 tiles are operands where they lie in
 // shared memory; others become BF16 in registers, a warp its strip.
 //
 // The order of sums is that of linear_tile_cuda.cuh, instructions of other shapes giving the same bits. A segment's
@@ -15,7 +15,7 @@
 namespace weir {
 
 inline constexpr int kManyStrips = 8;  // of a block: a warp's each
-inline constexpr int kManyThreads = 32 * (kManyStrips + 1);
+inline constexpr int kManyThreads = 32 * (kManyStrips + 4);  // registers are dealt out by groups of four warps
 
 template <class Operand, int kRows>
 struct ManyStages {
@@ -35,11 +35,11 @@ struct ManyStages {
   __device__ std::byte* x() const { return weights() + kWeightBytes; }
   __device__ void init() {
     for (slot = 0; slot < kCount; ++slot) {
-      ptx::mbarrier_init(full(), 1);
-      ptx::mbarrier_init(empty(), kManyStrips);
+      cuda::ptx::mbarrier_init(full(), 1);
+      cuda::ptx::mbarrier_init(empty(), kManyStrips);
     }
     slot = 0;
-    ptx::fence_mbarrier_init();
+    cuda::ptx::mbarrier_fence_init();
   }
   __device__ void advance() {
     if (++slot == kCount) {
@@ -66,7 +66,7 @@ struct ManyBlock {
 template <class Operand, int kRows>
 __device__ inline void bring_tiles(const MultiplyArgs& args, const ManyBlock& block,
                                    ManyStages<Operand, kRows> stages) {
-  const int k_tiles = args.segments * args.segment_tiles, lane = lane_id();
+  const int k_tiles = args.segments * args.segment_tiles, lane = lane_index();
   const int left = args.columns - block.first_column;
   const int x_bytes = (left < kRows / 8 ? left : kRows / 8) * kColumnTileBytes;
   const std::byte* tile = nullptr;
@@ -76,16 +76,16 @@ __device__ inline void bring_tiles(const MultiplyArgs& args, const ManyBlock& bl
     tile = part.tiles + static_cast<int64_t>(strip - part.first_strip) * k_tiles * Operand::kBytes;
   }
   for (int t = 0; t < k_tiles; ++t) {
-    ptx::mbarrier_wait(stages.empty(), stages.phase ^ 1);
+    cuda::ptx::mbarrier_wait(stages.empty(), stages.phase ^ 1);
     if (lane == 0) {
-      ptx::mbarrier_expect_tx(stages.full(), block.strips * Operand::kBytes + x_bytes);
-      ptx::bulk_copy(stages.x(),
-                     args.rounded + (static_cast<int64_t>(t) * args.columns + block.first_column) * kColumnTileBytes,
-                     x_bytes, stages.full());
+      cuda::ptx::mbarrier_arrive_expect(stages.full(), block.strips * Operand::kBytes + x_bytes);
+      cuda::ptx::bulk_load(
+          stages.x(), args.rounded + (static_cast<int64_t>(t) * args.columns + block.first_column) * kColumnTileBytes,
+          x_bytes, stages.full());
     }
     __syncwarp();
     if (tile != nullptr) {
-      ptx::bulk_copy(stages.weights() + lane * Operand::kBytes, tile, Operand::kBytes, stages.full());
+      cuda::ptx::bulk_load(stages.weights() + lane * Operand::kBytes, tile, Operand::kBytes, stages.full());
       tile += Operand::kBytes;
     }
     stages.advance();
@@ -98,15 +98,16 @@ template <class Operand, int kRows>
 __device__ inline void multiply_many(const std::byte* weights, const std::byte* x, bool fresh,
                                      float (&sums)[kRows / 2]) {
   const int warp = static_cast<int>(threadIdx.x) / 32;
-  const uint64_t b = ptx::wgmma_descriptor(x, 128, 1024);
+  const uint64_t b = cuda::ptx::wgmma_descriptor(cuda::ptx::shared_address(x), 128, 1024, cuda::ptx::Swizzle::kNone);
   if constexpr (std::is_same_v<Operand, Bf16Operand>) {
-    const uint64_t a = ptx::wgmma_descriptor(weights + warp / 4 * 4 * Operand::kBytes, 128, 1024);
-    ptx::wgmma_fence();
+    const uint64_t a = cuda::ptx::wgmma_descriptor(cuda::ptx::shared_address(weights + warp / 4 * 4 * Operand::kBytes),
+                                                   128, 1024, cuda::ptx::Swizzle::kNone);
+    cuda::ptx::wgmma_fence();
 #pragma unroll
     for (int step = 0; step < 4; ++step) {
-      ptx::wgmma<kRows>(sums, a + step * 16, b + step * 16, !(fresh && step == 0));
+      cuda::ptx::wgmma_bf16_shared<kRows>(sums, a + step * 16, b + step * 16, !(fresh && step == 0));
     }
-    ptx::wgmma_commit();
+    cuda::ptx::wgmma_commit();
   } else {
     static_assert(Operand::kGroupSteps == 0);
     const Operand w(weights + warp * Operand::kBytes);
@@ -115,15 +116,15 @@ __device__ inline void multiply_many(const std::byte* weights, const std::byte* 
     for (int step = 0; step < 4; ++step) {
       for (int part = 0; part < Operand::kParts; ++part) w.a(step, part, a[step][part]);
     }
-    ptx::wgmma_fence();
+    cuda::ptx::wgmma_fence();
 #pragma unroll
     for (int step = 0; step < 4; ++step) {
       for (int part = 0; part < Operand::kParts; ++part) {
-        ptx::wgmma<kRows>(sums, a[step][part], b + step * 16, !(fresh && step == 0 && part == 0));
+        cuda::ptx::wgmma_bf16<kRows>(sums, a[step][part], b + step * 16, !(fresh && step == 0 && part == 0));
       }
     }
-    ptx::wgmma_commit();
-    ptx::wgmma_wait<0>();
+    cuda::ptx::wgmma_commit();
+    cuda::ptx::wgmma_wait<0>();
   }
 }
 
@@ -132,7 +133,7 @@ template <class Operand, int kRows>
 __device__ inline void multiply_many_groups(const std::byte* weights, const std::byte* x, float (&sums)[kRows / 2]) {
   constexpr int kGroup = Operand::kGroupSteps;
   const int warp = static_cast<int>(threadIdx.x) / 32;
-  const uint64_t b = ptx::wgmma_descriptor(x, 128, 1024);
+  const uint64_t b = cuda::ptx::wgmma_descriptor(cuda::ptx::shared_address(x), 128, 1024, cuda::ptx::Swizzle::kNone);
   const Operand w(weights + warp * Operand::kBytes);
   float product[kRows / 2];
 #pragma unroll
@@ -140,13 +141,14 @@ __device__ inline void multiply_many_groups(const std::byte* weights, const std:
     uint32_t a[kGroup][4];
 #pragma unroll
     for (int s = 0; s < kGroup; ++s) w.a(group * kGroup + s, 0, a[s]);
-    ptx::wgmma_fence();
+    cuda::ptx::wgmma_fence();
 #pragma unroll
     for (int s = 0; s < kGroup; ++s) {
-      ptx::wgmma<kRows>(product, a[s], b + (group * kGroup + s) * 16, s > 0);
+      cuda::ptx::wgmma_bf16<kRows>(product, a[s], b + (group * kGroup + s) * 16, s > 0);
     }
-    ptx::wgmma_commit();
-    ptx::wgmma_wait<0>();
+    cuda::ptx::wgmma_commit();
+    cuda::ptx::wgmma_wait<0>();
+    cuda::ptx::pin<kRows / 2>(product);
     const float scale[2] = {w.scale(group, 0), w.scale(group, 1)};
 #pragma unroll
     for (int i = 0; i < kRows / 2; ++i) sums[i] = fmaf(scale[i / 2 % 2], product[i], sums[i]);
@@ -157,7 +159,7 @@ __device__ inline void multiply_many_groups(const std::byte* weights, const std:
 template <int kRows>
 __device__ inline void store_segment(const MultiplyArgs& args, const ManyBlock& block, int segment, int rows,
                                      const float (&sums)[kRows / 2]) {
-  const int warp = static_cast<int>(threadIdx.x) / 32, lane = lane_id();
+  const int warp = static_cast<int>(threadIdx.x) / 32, lane = lane_index();
   if (warp >= block.strips) return;
   const int strip = block.first_strip + warp;
   const LinearPart& part = part_of(args, strip);
@@ -188,12 +190,17 @@ __global__ void __launch_bounds__(kManyThreads, 1) linear_many_rows(const __grid
   Stages stages{shared};
   if (threadIdx.x == 0) stages.init();
   __syncthreads();
-  ptx::wait_for_previous_kernel();
-  ptx::let_next_kernel_start();
+  cuda::ptx::wait_for_previous();
+  cuda::ptx::let_next_start();
   const ManyBlock block = ManyBlock::here<kRows>(args);
   const int rows = step_rows(args);
   if (block.first_row >= rows) return;
-  if (threadIdx.x / 32 == kManyStrips) return bring_tiles<Operand, kRows>(args, block, stages);
+  if (threadIdx.x / 32 >= kManyStrips) {
+    cuda::ptx::lower_registers<40>();
+    if (threadIdx.x / 32 == kManyStrips) bring_tiles<Operand, kRows>(args, block, stages);
+    return;
+  }
+  cuda::ptx::raise_registers<232>();
   for (int segment = 0; segment < args.segments; ++segment) {
     float sums[kRows / 2];
     if constexpr (Operand::kGroupSteps > 0) {
@@ -201,19 +208,20 @@ __global__ void __launch_bounds__(kManyThreads, 1) linear_many_rows(const __grid
     }
     uint64_t* used = nullptr;  // by products that may not be done yet
     for (int t = 0; t < args.segment_tiles; ++t) {
-      ptx::mbarrier_wait(stages.full(), stages.phase);
+      cuda::ptx::mbarrier_wait(stages.full(), stages.phase);
       if constexpr (Operand::kGroupSteps > 0) {
         multiply_many_groups<Operand, kRows>(stages.weights(), stages.x(), sums);
       } else {
         multiply_many<Operand, kRows>(stages.weights(), stages.x(), t == 0, sums);
-        ptx::wgmma_wait<1>();
+        cuda::ptx::wgmma_wait<1>();
       }
-      if (used != nullptr && lane_id() == 0) ptx::mbarrier_arrive(used);
+      if (used != nullptr && lane_index() == 0) cuda::ptx::mbarrier_arrive(used);
       used = stages.empty();
       stages.advance();
     }
-    ptx::wgmma_wait<0>();
-    if (lane_id() == 0) ptx::mbarrier_arrive(used);
+    cuda::ptx::wgmma_wait<0>();
+    cuda::ptx::pin<kRows / 2>(sums);
+    if (lane_index() == 0) cuda::ptx::mbarrier_arrive(used);
     store_segment<kRows>(args, block, segment, rows, sums);
   }
 }

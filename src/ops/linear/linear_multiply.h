@@ -48,6 +48,9 @@ struct MultiplyArgs {
   float* partials = nullptr;     // sums of segments
 };
 
+// When an op with such tiles is bound.
+void prepare_multiply(CudaDevice& device, TileFormat format);
+
 // Queues the product for at most `rows` rows; `workspace` has multiply_bytes.
 void multiply_tiles(CudaDevice& device, TileFormat format, MultiplyArgs args, std::byte* workspace, int32_t rows);
 int64_t multiply_bytes(const MultiplyArgs& args, int32_t rows);

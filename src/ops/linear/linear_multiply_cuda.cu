@@ -12,8 +12,8 @@ namespace {
 
 // x of `columns` eights of rows as BF16 tiles, a thread for eight k of a row.
 __global__ void round_rows(const __grid_constant__ MultiplyArgs args) {
-  ptx::wait_for_previous_kernel();
-  ptx::let_next_kernel_start();
+  cuda::ptx::wait_for_previous();
+  cuda::ptx::let_next_start();
   const int row = static_cast<int>(blockIdx.y) * 8 + static_cast<int>(threadIdx.x) % 8;
   const int64_t eight = static_cast<int64_t>(blockIdx.x) * (blockDim.x / 8) + threadIdx.x / 8;
   const int64_t tile = eight / 8;
@@ -26,9 +26,8 @@ constexpr int kRoundThreads = 256;
 
 void launch_rounding(CudaDevice& device, const MultiplyArgs& args) {
   const int64_t threads = int64_t{8} * args.segments * args.segment_tiles * 8;
-  const auto blocks = static_cast<unsigned>((threads + kRoundThreads - 1) / kRoundThreads);
-  launch(device, {.grid = {blocks, static_cast<unsigned>(args.columns), 1}, .block = kRoundThreads, .overlap = true},
-         round_rows, args);
+  const int64_t blocks = (threads + kRoundThreads - 1) / kRoundThreads;
+  cuda::launch(device, {.grid = {blocks, args.columns}, .block = kRoundThreads, .overlap = true}, round_rows, args);
 }
 
 int columns_of(int32_t rows) { return (rows + 7) / 8; }
@@ -66,13 +65,12 @@ void launch_few_rows(CudaDevice& device, TileFormat format, MultiplyArgs args, i
   const int most = std::max(1, per_sm * sms / (splits * row_tiles(rows)));
   const int rounds = (groups() + most - 1) / most;
   const int blocks = (groups() + rounds - 1) / rounds;
-  launch(
-      device,
-      {.grid = {static_cast<unsigned>(blocks), static_cast<unsigned>(splits), static_cast<unsigned>(row_tiles(rows))},
-       .block = static_cast<unsigned>(32 * (warps + (columns > 1 ? 1 : 0))),
-       .shared_bytes = shared_bytes,
-       .overlap = true},
-      kernel.kernel, args);
+  cuda::launch(device,
+         {.grid = {blocks, splits, row_tiles(rows)},
+          .block = 32 * (warps + (columns > 1 ? 1 : 0)),
+          .shared_bytes = shared_bytes,
+          .overlap = true},
+         kernel.kernel, args);
 }
 
 // False where the few-rows kernel is the better one.
@@ -82,16 +80,24 @@ bool launch_many_rows(CudaDevice& device, TileFormat format, const MultiplyArgs&
   const int row_blocks = (rows + kernel.rows - 1) / kernel.rows;
   const int out_blocks = (args.strips + kManyStrips - 1) / kManyStrips;
   if (row_blocks * out_blocks * 3 < device.sm_count()) return false;
-  launch(device,
-         {.grid = {static_cast<unsigned>(row_blocks), static_cast<unsigned>(out_blocks), 1},
-          .block = kManyThreads,
-          .shared_bytes = kernel.shared_bytes,
-          .overlap = true},
-         kernel.kernel, args);
+  cuda::launch(
+      device,
+      {.grid = {row_blocks, out_blocks}, .block = kManyThreads, .shared_bytes = kernel.shared_bytes, .overlap = true},
+      kernel.kernel, args);
   return true;
 }
 
 }  // namespace
+
+void prepare_multiply(CudaDevice& device, TileFormat format) {
+  for (const int columns : {1, 2, 4, 8}) {
+    cuda::allow_shared(few_rows_kernel(format, columns).kernel, device.shared_limit());
+  }
+  for (const int32_t rows : {kFewerManyRows, kFewerManyRows + 1}) {
+    const ManyRowsKernel kernel = many_rows_kernel(format, rows);
+    if (kernel.kernel != nullptr) cuda::allow_shared(kernel.kernel, device.shared_limit());
+  }
+}
 
 int64_t multiply_bytes(const MultiplyArgs& args, int32_t rows) {
   return rounded_bytes(args, rows) + partial_bytes(args, std::min(rows, kRowTile));

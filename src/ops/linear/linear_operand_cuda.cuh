@@ -21,6 +21,8 @@
 
 namespace weir {
 
+__device__ inline int lane_index() { return static_cast<int>(threadIdx.x) % 32; }
+
 // Whether (o, k) lies in the matrix; a tile's elements beyond it are zero.
 __device__ inline bool inside(const WeightView& weight, int64_t o, int64_t k) {
   return o < weight.out && k < weight.in;
@@ -39,12 +41,12 @@ struct PlainTile {
   __device__ static int k(int w) { return w / 32 % 8 * 8 + w % 4 * 2; }
 
   __device__ explicit PlainTile(const std::byte* tile) {
-    const int lane = lane_id(), matrix = lane / 8;
-    at = tile + matrix % 2 * 1024 + matrix / 2 * 128 + lane % 8 * 16;
+    const int lane = lane_index(), matrix = lane / 8;
+    at = cuda::ptx::shared_address(tile) + matrix % 2 * 1024 + matrix / 2 * 128 + lane % 8 * 16;
   }
-  __device__ void load(int step, uint32_t (&a)[4]) const { ptx::ldmatrix_x4(a, at + step * 256); }
+  __device__ void load(int step, uint32_t (&a)[4]) const { cuda::ptx::load_matrix_x4(a, at + step * 256); }
 
-  const std::byte* at;
+  uint32_t at;
 };
 
 struct Bf16Operand : PlainTile {
@@ -73,10 +75,11 @@ struct F16Operand : PlainTile {
   __device__ void a(int step, int part, uint32_t (&fragment)[4]) const {
     load(step, fragment);
     for (uint32_t& pair : fragment) {
-      const float lo = f16_to_f32(static_cast<uint16_t>(pair)), hi = f16_to_f32(static_cast<uint16_t>(pair >> 16));
-      const uint32_t high = ptx::pack_bf16(lo, hi);
-      pair =
-          part == 0 ? high : ptx::pack_bf16(lo - __uint_as_float(high << 16), hi - __uint_as_float(high & 0xffff0000u));
+      const float lo = cuda::widen_f16(static_cast<uint16_t>(pair)),
+                  hi = cuda::widen_f16(static_cast<uint16_t>(pair >> 16));
+      const uint32_t high = cuda::pack_bf16(lo, hi);
+      pair = part == 0 ? high
+                       : cuda::pack_bf16(lo - __uint_as_float(high << 16), hi - __uint_as_float(high & 0xffff0000u));
     }
   }
 
@@ -137,7 +140,7 @@ struct Mxfp4Operand {
   static constexpr int kParts = 1;
 
   __device__ explicit Mxfp4Operand(const std::byte* tile) {
-    const int lane = lane_id();
+    const int lane = lane_index();
     codes = reinterpret_cast<const uint4*>(tile)[lane];
     const auto* factors = reinterpret_cast<const uint16_t*>(tile + 512) + lane / 4;
     for (int half = 0; half < 2; ++half) {
@@ -150,10 +153,10 @@ struct Mxfp4Operand {
     constexpr uint32_t kSign = 0x80008000u, kMagnitude = 0x01c001c0u;
     const uint32_t w = step == 0 ? codes.x : step == 1 ? codes.y : step == 2 ? codes.z : codes.w;
     const uint32_t* f = factor[step / 2];
-    fragment[0] = ptx::mul_bf16x2(w & (kSign | kMagnitude), f[0]);
-    fragment[1] = ptx::mul_bf16x2(w << 3 & (kSign | kMagnitude), f[1]);
-    fragment[2] = ptx::mul_bf16x2((w << 1 & kSign) | (w << 6 & kMagnitude), f[0]);
-    fragment[3] = ptx::mul_bf16x2((w << 2 & kSign) | (w >> 3 & kMagnitude), f[1]);
+    fragment[0] = cuda::ptx::mul_bf16x2(w & (kSign | kMagnitude), f[0]);
+    fragment[1] = cuda::ptx::mul_bf16x2(w << 3 & (kSign | kMagnitude), f[1]);
+    fragment[2] = cuda::ptx::mul_bf16x2((w << 1 & kSign) | (w << 6 & kMagnitude), f[0]);
+    fragment[3] = cuda::ptx::mul_bf16x2((w << 2 & kSign) | (w >> 3 & kMagnitude), f[1]);
   }
 
   __device__ static uint32_t word(const WeightView& weight, int64_t o, int64_t k, int w) {
@@ -194,7 +197,7 @@ struct E4m3Operand {
   static constexpr int kParts = 1;
 
   __device__ explicit E4m3Operand(const std::byte* tile) {
-    const int lane = lane_id();
+    const int lane = lane_index();
     codes[0] = reinterpret_cast<const uint4*>(tile)[lane];
     codes[1] = reinterpret_cast<const uint4*>(tile)[32 + lane];
     const auto* scales = reinterpret_cast<const float*>(tile + 1024) + lane / 4;
@@ -210,8 +213,8 @@ struct E4m3Operand {
 
   __device__ static void widen(uint32_t w, uint32_t& even, uint32_t& odd) {
     constexpr uint32_t kSign = 0x80008000u, kMagnitude = 0x07f007f0u, kFactor = 0x7b807b80u;  // 2^120
-    even = ptx::mul_bf16x2((w << 8 & kSign) | (w << 4 & kMagnitude), kFactor);
-    odd = ptx::mul_bf16x2((w & kSign) | (w >> 4 & kMagnitude), kFactor);
+    even = cuda::ptx::mul_bf16x2((w << 8 & kSign) | (w << 4 & kMagnitude), kFactor);
+    odd = cuda::ptx::mul_bf16x2((w & kSign) | (w >> 4 & kMagnitude), kFactor);
   }
 
   __device__ static uint32_t word(const WeightView& weight, int64_t o, int64_t k, int w) {
@@ -243,11 +246,11 @@ enum class Scales { kHalf, kHalfMin, kSuper32, kSuper32Min, kSuper16, kSuper16Mi
 
 // 128 + n and 136 are exact in BF16, and so is the difference.
 __device__ inline uint32_t nibbles_to_bf16(uint32_t nibbles, uint32_t minus) {
-  return ptx::add_bf16x2((nibbles & 0x000f000fu) | 0x43004300u, minus);
+  return cuda::ptx::add_bf16x2((nibbles & 0x000f000fu) | 0x43004300u, minus);
 }
 // Signed bytes in the lower bytes of both halves: (128 + lower seven bits) - (128 or, with the sign bit, 256).
 __device__ inline uint32_t bytes_to_bf16(uint32_t bytes) {
-  return ptx::add_bf16x2((bytes & 0x007f007fu) | 0x43004300u, (bytes & 0x00800080u) | 0xc300c300u);
+  return cuda::ptx::add_bf16x2((bytes & 0x007f007fu) | 0x43004300u, (bytes & 0x00800080u) | 0xc300c300u);
 }
 // Bytes of kIq4Values for four nibbles.
 __device__ inline uint32_t iq4_bytes(uint32_t nibbles) {
@@ -270,7 +273,7 @@ struct IntegerOperand {
   static constexpr int kParts = 1;
 
   __device__ explicit IntegerOperand(const std::byte* tile) {
-    const int lane = lane_id();
+    const int lane = lane_index();
     codes[0] = reinterpret_cast<const uint4*>(tile)[lane];
     if constexpr (kWide) codes[1] = reinterpret_cast<const uint4*>(tile)[32 + lane];
     const auto* words = reinterpret_cast<const uint32_t*>(tile + kCodeBytes) + lane / 4;
@@ -307,18 +310,18 @@ struct IntegerOperand {
   __device__ float scale(int group, int half) const {
     const uint32_t first = scales[half][0];
     if constexpr (kScales == Scales::kHalf || kScales == Scales::kHalfMin) {
-      return f16_to_f32(static_cast<uint16_t>(first >> (16 * group)));
+      return cuda::widen_f16(static_cast<uint16_t>(first >> (16 * group)));
     } else {
-      const float d = f16_to_f32(static_cast<uint16_t>(first));
+      const float d = cuda::widen_f16(static_cast<uint16_t>(first));
       const uint32_t integers = kScales == Scales::kSuper32 ? first >> 16 : scales[half][1];
       return d * static_cast<float>(static_cast<int8_t>(integers >> (8 * group)));
     }
   }
   __device__ float min(int group, int half) const {
     if constexpr (kScales == Scales::kHalfMin) {
-      return -f16_to_f32(static_cast<uint16_t>(scales[half][1] >> (16 * group)));
+      return -cuda::widen_f16(static_cast<uint16_t>(scales[half][1] >> (16 * group)));
     } else {
-      const float dmin = f16_to_f32(static_cast<uint16_t>(scales[half][0] >> 16));
+      const float dmin = cuda::widen_f16(static_cast<uint16_t>(scales[half][0] >> 16));
       const uint32_t integers = kScales == Scales::kSuper32Min ? scales[half][1] >> 16 : scales[half][kScaleWords - 1];
       return dmin * static_cast<float>(integers >> (8 * group) & 255);
     }

@@ -28,8 +28,8 @@ __device__ inline uint4 round_eight(const float* x, int64_t k, int64_t in) {
   } else {
     for (int i = 0; i < 8; ++i) v[i] = k + i < in ? x[k + i] : 0.f;
   }
-  return {ptx::pack_bf16(v[0], v[1]), ptx::pack_bf16(v[2], v[3]), ptx::pack_bf16(v[4], v[5]),
-          ptx::pack_bf16(v[6], v[7])};
+  return {cuda::pack_bf16(v[0], v[1]), cuda::pack_bf16(v[2], v[3]), cuda::pack_bf16(v[4], v[5]),
+          cuda::pack_bf16(v[6], v[7])};
 }
 
 // --- the product of a tile
@@ -67,7 +67,7 @@ __device__ inline void multiply_tile(const std::byte* tile, const std::byte* x, 
   constexpr int kGroup = Operand::kGroupSteps;
   constexpr uint32_t kOnes[4] = {0x3f803f80u, 0x3f803f80u, 0x3f803f80u, 0x3f803f80u};
   const Operand w(tile);
-  const std::byte* x_lane = x + lane_id() * 16;
+  const uint32_t x_lane = cuda::ptx::shared_address(x) + lane_index() * 16;
   Sums<kColumns> tile_sums;
   if constexpr (kGroup == 4) tile_sums.clear();
 #pragma unroll
@@ -80,13 +80,14 @@ __device__ inline void multiply_tile(const std::byte* tile, const std::byte* x, 
 #pragma unroll
     for (int c = 0; c < kColumns; ++c) {
       uint32_t b[4];
-      ptx::ldmatrix_x4(b, x_lane + c * column_bytes + pair * 512);
+      cuda::ptx::load_matrix_x4(b, x_lane + c * column_bytes + pair * 512);
       float product[4] = {}, total[4] = {};
       float(&chain)[4] = kGroup == 0 ? sums.value[c] : kGroup == 4 ? tile_sums.value[c] : product;
 #pragma unroll
       for (int s = 0; s < 2; ++s) {
-        for (int part = 0; part < Operand::kParts; ++part) ptx::mma_bf16(chain, a[s][part], b[2 * s], b[2 * s + 1]);
-        if constexpr (Operand::kMinima) ptx::mma_bf16(total, kOnes, b[2 * s], b[2 * s + 1]);
+        for (int part = 0; part < Operand::kParts; ++part)
+          cuda::ptx::mma_bf16(chain, a[s][part], b[2 * s], b[2 * s + 1]);
+        if constexpr (Operand::kMinima) cuda::ptx::mma_bf16(total, kOnes, b[2 * s], b[2 * s + 1]);
         if constexpr (kGroup == 1) {
           add_group(w, 2 * pair + s, product, total, sums.value[c]);
           for (int i = 0; i < 4; ++i) product[i] = total[i] = 0;
@@ -130,9 +131,9 @@ class TileRing {
         full_(reinterpret_cast<uint64_t*>(shared + kRingStages * kStageBytes<Operand>)),
         runs_(runs),
         ahead_(runs(0)) {
-    if (lane_id() == 0) {
-      for (int i = 0; i < kRingStages; ++i) ptx::mbarrier_init(full_ + i, 1);
-      ptx::fence_mbarrier_init();
+    if (lane_index() == 0) {
+      for (int i = 0; i < kRingStages; ++i) cuda::ptx::mbarrier_init(full_ + i, 1);
+      cuda::ptx::mbarrier_fence_init();
     }
     __syncwarp();
     for (int i = 0; i < kRingStages; ++i) fetch(i);
@@ -140,7 +141,7 @@ class TileRing {
 
   // The next stage of the current run; give it back with release() before the next.
   __device__ const std::byte* acquire() {
-    ptx::mbarrier_wait(full_ + slot_, phase_);
+    cuda::ptx::mbarrier_wait(full_ + slot_, phase_);
     return stages_ + slot_ * kStageBytes<Operand>;
   }
   __device__ void release() {
@@ -157,9 +158,9 @@ class TileRing {
     if (ahead_.count == 0) return;
     const int tiles = ahead_.count < kStageTiles<Operand> ? ahead_.count : kStageTiles<Operand>;
     const int bytes = tiles * Operand::kBytes;
-    if (lane_id() == 0) {
-      ptx::mbarrier_expect_tx(full_ + slot, bytes);
-      ptx::bulk_copy(stages_ + slot * kStageBytes<Operand>, ahead_.tiles, bytes, full_ + slot);
+    if (lane_index() == 0) {
+      cuda::ptx::mbarrier_arrive_expect(full_ + slot, bytes);
+      cuda::ptx::bulk_load(stages_ + slot * kStageBytes<Operand>, ahead_.tiles, bytes, full_ + slot);
     }
     ahead_.tiles += bytes;
     ahead_.count -= tiles;
@@ -175,14 +176,15 @@ class TileRing {
   uint32_t phase_ = 0;
 };
 
-// Where a run finds its x: eight rows or more that lie in shared memory as a whole, tile after tile.
+// x that lies in shared memory as a whole, tile after tile, for one column.
 struct ResidentX {
-  const std::byte* next;
-  int tile_bytes = kColumnTileBytes;
+  const std::byte* tiles;
+  const std::byte* next = nullptr;
 
+  __device__ void begin_run(int first_tile) { next = tiles + first_tile * kColumnTileBytes; }
   __device__ const std::byte* acquire() {
     const std::byte* tile = next;
-    next += tile_bytes;
+    next += kColumnTileBytes;
     return tile;
   }
   __device__ void release() {}

@@ -27,7 +27,7 @@ __global__ void find_large_scales(WeightView weight, uint32_t* found) {
 
 constexpr int kThreads = 256;
 
-unsigned blocks_of(int64_t threads) { return static_cast<unsigned>((threads + kThreads - 1) / kThreads); }
+int64_t blocks_of(int64_t threads) { return (threads + kThreads - 1) / kThreads; }
 
 using PackKernel = void (*)(WeightView, int64_t, int64_t, uint32_t*);
 
@@ -155,8 +155,8 @@ bool has_large_scales(CudaDevice& device, const WeightView& host) {
   std::byte* found = device.allocate(4);
   for (int64_t first = 0; first < host.out; first += staging.rows()) {
     const WeightView part = staging.part(first);
-    launch(device, {.grid = blocks_of(part.out * part.in / 32), .block = kThreads}, find_large_scales, part,
-           reinterpret_cast<uint32_t*>(found));
+    cuda::launch(device, {.grid = blocks_of(part.out * part.in / 32), .block = kThreads}, find_large_scales, part,
+                 reinterpret_cast<uint32_t*>(found));
   }
   uint32_t answer = 0;
   device.to_host(&answer, found, 4);
@@ -186,9 +186,9 @@ TiledWeight upload_tiles(CudaDevice& device, const WeightView& host) {
   for (int64_t first = 0; first < host.out; first += staging.rows()) {
     const WeightView part = staging.part(first);
     const int64_t count = (part.out + kTileOuts - 1) / kTileOuts * tiled.k_tiles();
-    launch(device, {.grid = blocks_of(count * tile_bytes(tiled.format) / 4), .block = kThreads},
-           pack_kernel(tiled.format), part, tiled.k_tiles(), count,
-           reinterpret_cast<uint32_t*>(tiles + first / kTileOuts * tiled.strip_bytes()));
+    cuda::launch(device, {.grid = blocks_of(count * tile_bytes(tiled.format) / 4), .block = kThreads},
+                 pack_kernel(tiled.format), part, tiled.k_tiles(), count,
+                 reinterpret_cast<uint32_t*>(tiles + first / kTileOuts * tiled.strip_bytes()));
   }
   return tiled;
 }
