@@ -81,8 +81,9 @@ class Problem {
     for (int64_t j = first; j <= position; ++j) {
       double dot = 0;
       for (int64_t i = 0; i < shape_.key_dim; ++i) {
-        dot += rounded(q_[static_cast<size_t>((row(position) * shape_.heads + head) * shape_.key_dim + i)]) *
-               rounded(stored(shape_.dtype, k_[static_cast<size_t>(row(j) * key_size() + kv_head * shape_.key_dim + i)]));
+        dot +=
+            rounded(q_[static_cast<size_t>((row(position) * shape_.heads + head) * shape_.key_dim + i)]) *
+            rounded(stored(shape_.dtype, k_[static_cast<size_t>(row(j) * key_size() + kv_head * shape_.key_dim + i)]));
       }
       s.push_back(dot * scale());
     }
@@ -217,7 +218,8 @@ std::ostream& operator<<(std::ostream& to, const Shape& s) {
 constexpr StateDtype kF16 = StateDtype::kF16, kBf16 = StateDtype::kBf16, kF32 = StateDtype::kF32;
 
 // One row, few rows and many, over boundaries of pages, tiles and pieces; two spans of one step may be of one sequence.
-const std::vector<Part> kParts{{0, 0, 1}, {1, 0, 21}, {0, 15, 2}, {1, 63, 1}, {0, 60, 37}, {1, 250, 13}, {0, 511, 1}, {1, 599, 1}};
+const std::vector<Part> kParts{{0, 0, 1},   {1, 0, 21},   {0, 15, 2},  {1, 63, 1},
+                               {0, 60, 37}, {1, 250, 13}, {0, 511, 1}, {1, 599, 1}};
 
 using AttentionOnCuda = testing::CudaCase;
 
@@ -288,7 +290,8 @@ TEST_F(AttentionOnCuda, AnySplitOfASpanGivesTheBitsOfTheWhole) {
     const std::vector<float> whole = problem.run(device(), Activations::kAuto, {{{0, 0, 300}}});
     const Steps cuts[] = {{{{0, 0, 1}}, {{0, 1, 16}}, {{0, 17, 200}}, {{0, 217, 83}}},
                           {{{0, 0, 255}}, {{0, 255, 2}}, {{0, 257, 43}}}};
-    for (const Steps& steps : cuts) EXPECT_TRUE(same_bits(problem.run(device(), Activations::kAuto, steps), whole)) << shape;
+    for (const Steps& steps : cuts)
+      EXPECT_TRUE(same_bits(problem.run(device(), Activations::kAuto, steps), whole)) << shape;
     std::vector<float> some(whole.size());
     Steps each;
     for (int64_t p = 0; p < 300; p += 1 + p / 8) {
@@ -326,12 +329,12 @@ TEST_F(AttentionOnCuda, LatentRowsAreAloneWhatTheyAreTogether) {
 }
 
 TEST_F(AttentionOnCuda, IsPureWherePiecesGrow) {
-  for (const Shape& shape : {Shape{4, 2, 16, 8, kBf16}, Shape{6, 1, 24, 16, kF16, true},
-                             Shape{6, 2, 16, 8, kF32, false, 16390, true}}) {
+  for (const Shape& shape :
+       {Shape{4, 2, 16, 8, kBf16}, Shape{6, 1, 24, 16, kF16, true}, Shape{6, 2, 16, 8, kF32, false, 16390, true}}) {
     Problem problem(shape, 1, 16400);
     const Steps together{{{0, 16380, 9}, {0, 5000, 2}, {0, 16399, 1}}};
-    const Steps alone{{{0, 16380, 2}}, {{0, 16382, 1}}, {{0, 16383, 1}}, {{0, 16384, 1}}, {{0, 16385, 4}},
-                      {{0, 5000, 1}},  {{0, 5001, 1}},  {{0, 16399, 1}}};
+    const Steps alone{{{0, 16380, 2}}, {{0, 16382, 1}}, {{0, 16383, 1}}, {{0, 16384, 1}},
+                      {{0, 16385, 4}}, {{0, 5000, 1}},  {{0, 5001, 1}},  {{0, 16399, 1}}};
     const std::vector<float> out = problem.run(device(), Activations::kAuto, together);
     EXPECT_TRUE(same_bits(problem.run(device(), Activations::kAuto, alone), out)) << shape;
     expect_close(problem, shape, 16400, out, {{0, 16383, 2}}, 3);

@@ -1,7 +1,7 @@
 // Attention on tensor cores (m16n8k16), numeric specification in attention.h. A block of threads has a tile of queries
 // (rows of a span times heads that share a KV head) and passes over tiles of 64 positions, which copies bring into two
-// stages of shared memory. Warps are arranged in kRowWarps x kColumnWarps: each has kTiles tiles of sixteen queries, and
-// of those a part of the positions in Q K^T and a part of the value's dimensions in P V. How the work is arranged
+// stages of shared memory. Warps are arranged in kRowWarps x kColumnWarps: each has kTiles tiles of sixteen queries,
+// and of those a part of the positions in Q K^T and a part of the value's dimensions in P V. How the work is arranged
 // changes no bit: every number is one chain of mma over an inner dimension that nobody cuts.
 #pragma once
 
@@ -118,8 +118,8 @@ __device__ __forceinline__ void load_tile(const TileSource& source, int64_t tile
       const int r = i / kChunks, c = i % kChunks;
       const int64_t j = tile + r;
       const bool live = j >= first && j <= last;
-      cuda::ptx::copy_async16(to_address + chunk_offset(r, c, kDim * 2),
-                              source.rows.row(live ? j : last) + c * 16, live);
+      cuda::ptx::copy_async16(to_address + chunk_offset(r, c, kDim * 2), source.rows.row(live ? j : last) + c * 16,
+                              live);
     }
     return;
   }
@@ -141,7 +141,8 @@ __device__ __forceinline__ void load_tile(const TileSource& source, int64_t tile
 template <class S>
 class MmaUnit {
  public:
-  __device__ MmaUnit(const MmaAttention& a, const StepView& step, const AttentionUnit& unit, float* slot, std::byte* shared)
+  __device__ MmaUnit(const MmaAttention& a, const StepView& step, const AttentionUnit& unit, float* slot,
+                     std::byte* shared)
       : a_(a),
         unit_(unit),
         slot_(slot),
@@ -555,8 +556,8 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
 
 // Merges the pieces of a query that the first kernel has left; a thread for four dimensions.
 template <class S>
-__global__ void __launch_bounds__(128) merge_attention_kernel(const StepView* step,
-                                                              const __grid_constant__ MmaAttention a) {
+__global__ void __launch_bounds__(128)
+    merge_attention_kernel(const StepView* step, const __grid_constant__ MmaAttention a) {
   const int64_t row = blockIdx.x;
   const int head = blockIdx.y;
   if (row >= step->rows || !a.plan->split) return;

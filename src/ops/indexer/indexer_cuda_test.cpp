@@ -66,7 +66,8 @@ TEST_P(IndexerOnCuda, SelectsWhatTheCpuSelects) {
   const DeviceBuffer<std::byte> pool(device(), std::vector<std::byte>(pages.bytes().begin(), pages.bytes().end()));
   const DeviceBuffer<float> q_there(device(), q), weights_there(device(), weights);
   const int64_t spare = 2;
-  const DeviceBuffer<int32_t> selected_there(device(), std::vector<int32_t>(static_cast<size_t>((step.rows + spare) * s.top_k), -1));
+  const DeviceBuffer<int32_t> selected_there(
+      device(), std::vector<int32_t>(static_cast<size_t>((step.rows + spare) * s.top_k), -1));
   const DeviceBuffer<int32_t> count_there(device(), std::vector<int32_t>(static_cast<size_t>(step.rows + spare), -1));
   args.q = q_there.data(), args.weights = weights_there.data();
   args.selected = selected_there.data(), args.count = count_there.data();
@@ -85,7 +86,8 @@ TEST_P(IndexerOnCuda, SelectsWhatTheCpuSelects) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Shapes, IndexerOnCuda,
-                         ::testing::Values(Shape{3, 20, 37, StateDtype::kF32, false}, Shape{8, 32, 32, StateDtype::kF16, true},
+                         ::testing::Values(Shape{3, 20, 37, StateDtype::kF32, false},
+                                           Shape{8, 32, 32, StateDtype::kF16, true},
                                            Shape{2, 16, 300, StateDtype::kF32, true}),
                          [](const auto& param) { return "shape" + std::to_string(param.index); });
 

@@ -91,8 +91,8 @@ class MlaOnCuda : public testing::CudaCaseWith<Shape> {
 
   // Rows [first, first + rows), with bounds of `spare` rows more.
   std::vector<float> on_gpu(bool absorb, Activations activations, int32_t first, int32_t rows, int32_t spare = 0) {
-    const DeviceBuffer<float> x_there(device(), std::vector<float>(x(absorb) + first * x_size(absorb),
-                                                                   x(absorb) + (first + rows) * x_size(absorb)));
+    const DeviceBuffer<float> x_there(
+        device(), std::vector<float>(x(absorb) + first * x_size(absorb), x(absorb) + (first + rows) * x_size(absorb)));
     const std::vector<float> before(static_cast<size_t>((rows + spare) * (y_size(absorb) + 1)), 77.f);
     const DeviceBuffer<float> y_there(device(), before);
     args_.x = x_there.data(), args_.x_stride = x_size(absorb);
@@ -156,7 +156,8 @@ TEST_P(MlaOnCuda, OnTensorCoresMultipliesRoundedRows) {
             sum += product;
             magnitude += std::abs(product);
           }
-          ASSERT_NEAR(out[o], sum, magnitude * (0x1p-16 + static_cast<double>(inner) * 0x1p-24)) << absorb << " " << r << " " << o;
+          ASSERT_NEAR(out[o], sum, magnitude * (0x1p-16 + static_cast<double>(inner) * 0x1p-24))
+              << absorb << " " << r << " " << o;
         }
         for (int64_t e = 0; e < extra; ++e) ASSERT_EQ(out[outputs + e], row[inner + e]);
       }

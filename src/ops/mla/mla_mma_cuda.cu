@@ -68,7 +68,8 @@ __device__ void load_rows(const HeadProduct& p, int64_t padded, int64_t head, in
   }
 }
 
-__global__ void __launch_bounds__(kThreads) product_kernel(const StepView* step, HeadProduct p, Planes w, int row_tiles) {
+__global__ void __launch_bounds__(kThreads)
+    product_kernel(const StepView* step, HeadProduct p, Planes w, int row_tiles) {
   WEIR_DYNAMIC_SHARED(std::byte, shared);
   const int64_t head = blockIdx.x, first_output = static_cast<int64_t>(blockIdx.y) * kOutputs;
   const int row_bytes = static_cast<int>(w.padded * 2);
@@ -87,7 +88,8 @@ __global__ void __launch_bounds__(kThreads) product_kernel(const StepView* step,
       uint32_t hi[4], lo[4];
       cuda::ptx::load_matrix_x4(hi, weights + chunk_offset(warp * 8 + lane % 8, 2 * k + lane / 8, row_bytes));
       if (w.count == 2) {
-        cuda::ptx::load_matrix_x4(lo, weights + chunk_offset(kOutputs + warp * 8 + lane % 8, 2 * k + lane / 8, row_bytes));
+        cuda::ptx::load_matrix_x4(lo,
+                                  weights + chunk_offset(kOutputs + warp * 8 + lane % 8, 2 * k + lane / 8, row_bytes));
       }
 #pragma unroll
       for (int t = 0; t < kMostRowTiles; ++t) {
@@ -95,7 +97,8 @@ __global__ void __launch_bounds__(kThreads) product_kernel(const StepView* step,
 #pragma unroll
         for (int s = 0; s < 2; ++s) {
           uint32_t a[4];
-          cuda::ptx::load_matrix_x4(a, rows_address + chunk_offset(16 * t + lane % 16, 2 * (k + s) + lane / 16, row_bytes));
+          cuda::ptx::load_matrix_x4(
+              a, rows_address + chunk_offset(16 * t + lane % 16, 2 * (k + s) + lane / 16, row_bytes));
           cuda::ptx::mma_bf16(sum[t], a, hi[2 * s], hi[2 * s + 1]);
           if (w.count == 2) cuda::ptx::mma_bf16(sum[t], a, lo[2 * s], lo[2 * s + 1]);
         }

@@ -36,7 +36,8 @@ TEST_F(RopeOnCuda, AnglesAndRotationsHaveTheBitsOfTheCpu) {
       std::vector<float> cos(static_cast<size_t>((rows + spare) * pairs), 7.f), sin = cos;
       std::vector<float> x = random_floats(random, (rows + spare) * heads * head);
       const DeviceBuffer<float> cos_there(device(), cos), sin_there(device(), sin), x_there(device(), x);
-      RopeAnglesArgs angles{.inv_freq = inv_freq.data(), .pairs = pairs, .attention_factor = 1.1f, .cos = cos.data(), .sin = sin.data()};
+      RopeAnglesArgs angles{
+          .inv_freq = inv_freq.data(), .pairs = pairs, .attention_factor = 1.1f, .cos = cos.data(), .sin = sin.data()};
       RopeArgs rope{.pairing = pairing,
                     .heads = heads,
                     .head_stride = head,

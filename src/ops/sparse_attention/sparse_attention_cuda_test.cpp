@@ -52,7 +52,9 @@ class SparseAttentionOnCuda : public testing::CudaCaseWith<Shape> {
   void write(Device& device) {
     const DeviceBuffer<float> there(this->device(), keys_);
     const float* x = device.is_cuda() ? there.data() : keys_.data();
-    bind_kv_write(device, "keys", {.dtype = GetParam().dtype, .field = field_, .size = GetParam().key, .x = x, .x_stride = GetParam().key})
+    bind_kv_write(
+        device, "keys",
+        {.dtype = GetParam().dtype, .field = field_, .size = GetParam().key, .x = x, .x_stride = GetParam().key})
         ->run(pages_.step({{0, 0, kPositions}}));
     EXPECT_TRUE(this->device().synchronize());
   }
