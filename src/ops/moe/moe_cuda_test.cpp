@@ -12,7 +12,17 @@ namespace {
 using namespace moe_testing;
 using testing::DeviceBuffer;
 
-using MoeCuda = testing::CudaCase;
+// Uploads are known by their host address: a test's problems live as long as its device is used.
+class MoeCuda : public testing::CudaCase {
+ protected:
+  Problem& problem(const Shape& shape, const std::vector<WeightFormat>& formats, GluFunction act, uint64_t seed) {
+    problems_.push_back(std::make_unique<Problem>(shape, formats, act, seed));
+    return *problems_.back();
+  }
+
+ private:
+  std::vector<std::unique_ptr<Problem>> problems_;
+};
 
 // The op with the problem's rows and routing on the device. y has a row more than the step.
 class OnDevice {
@@ -155,7 +165,7 @@ TEST_F(MoeCuda, GivesTheBitsOfTheCpuWithFp32Products) {
   uint64_t seed = 1;
   for (const auto& formats : mixes) {
     for (const Shape& shape : {Shape{4, 64, 96, 64, 2, 3}, Shape{3, 160, 32, 96, 3, 5}}) {
-      Problem p(shape, formats, kActs[seed % 4], seed);
+      Problem& p = problem(shape, formats, kActs[seed % 4], seed);
       if (seed % 2 == 0) p.add_biases();
       ++seed;
       const std::vector<float> expected = p.naive();
@@ -167,7 +177,7 @@ TEST_F(MoeCuda, GivesTheBitsOfTheCpuWithFp32Products) {
 }
 
 TEST_F(MoeCuda, AcceptsOddSizesWithFp32Products) {
-  Problem p({5, 37, 51, 29, 2, 4}, {WeightFormat::kBf16}, kSwiGlu, 3);
+  Problem& p = problem({5, 37, 51, 29, 2, 4}, {WeightFormat::kBf16}, kSwiGlu, 3);
   const std::vector<float> expected = p.naive(), found = OnDevice(device(), p).run(4);
   for (int64_t r = 0; r < 4; ++r) EXPECT_TRUE(same_floats(row_of(expected, p, r), row_of(found, p, r)));
 }
@@ -177,7 +187,7 @@ TEST_F(MoeCuda, FollowsTheSpecificationWithEveryFormat) {
   for (int i = 0; i <= static_cast<int>(WeightFormat::kE4m3); ++i) {
     const auto format = static_cast<WeightFormat>(i);
     if (format == WeightFormat::kNvfp4) continue;
-    Problem p({4, 256, 256, 256, 2, 3}, {format}, kActs[seed % 4], seed);
+    Problem& p = problem({4, 256, 256, 256, 2, 3}, {format}, kActs[seed % 4], seed);
     if (seed % 2 == 0) p.add_biases();
     ++seed;
     p.args.activations = Activations::kAuto;
@@ -191,7 +201,7 @@ TEST_F(MoeCuda, FollowsTheSpecificationWithEveryFormat) {
 TEST_F(MoeCuda, FollowsTheSpecificationWithAnyNumberOfRows) {
   for (const WeightFormat format : {WeightFormat::kMxfp4, WeightFormat::kBf16}) {
     for (const int64_t rows : {1, 8, 12, 30, 90}) {
-      Problem p({3, 128, 64, 96, 2, rows}, {format}, kSitu, static_cast<uint64_t>(rows));
+      Problem& p = problem({3, 128, 64, 96, 2, rows}, {format}, kSitu, static_cast<uint64_t>(rows));
       p.args.activations = Activations::kAuto;
       const std::vector<float> found = OnDevice(device(), p).run(rows);
       expect_model(p, found, concat(weight_format_name(format), ", ", rows, " rows"));
@@ -201,7 +211,7 @@ TEST_F(MoeCuda, FollowsTheSpecificationWithAnyNumberOfRows) {
 }
 
 TEST_F(MoeCuda, SumsLongRowsInSegments) {
-  Problem p({2, 4160, 2112, 32, 1, 2}, {WeightFormat::kBf16}, kSwiGlu, 5);
+  Problem& p = problem({2, 4160, 2112, 32, 1, 2}, {WeightFormat::kBf16}, kSwiGlu, 5);
   for (float& x : p.x) x *= 0.03f;
   p.args.activations = Activations::kAuto;
   expect_model(p, OnDevice(device(), p).run(2), "segments");
@@ -209,7 +219,7 @@ TEST_F(MoeCuda, SumsLongRowsInSegments) {
 
 TEST_F(MoeCuda, TakesOddSizesOfMatricesWithoutBlocks) {
   for (const WeightFormat format : {WeightFormat::kBf16, WeightFormat::kF16, WeightFormat::kE4m3}) {
-    Problem p({3, 69, 43, 37, 2, 3}, {format}, kSwiGlu, 6);
+    Problem& p = problem({3, 69, 43, 37, 2, 3}, {format}, kSwiGlu, 6);
     p.args.activations = Activations::kAuto;
     const std::vector<float> found = OnDevice(device(), p).run(3);
     expect_model(p, found, std::string(weight_format_name(format)));
@@ -220,7 +230,7 @@ TEST_F(MoeCuda, TakesOddSizesOfMatricesWithoutBlocks) {
 TEST_F(MoeCuda, GivesABatchTheBitsOfItsRows) {
   for (const WeightFormat format : {WeightFormat::kMxfp4, WeightFormat::kBf16, WeightFormat::kQ4_0}) {
     for (const int64_t rows : {5, 30, 150}) {
-      Problem p({4, 128, 64, 80, 2, rows}, {format}, kSwiGlu, 7);
+      Problem& p = problem({4, 128, 64, 80, 2, rows}, {format}, kSwiGlu, 7);
       p.args.activations = Activations::kAuto;
       OnDevice batched(device(), p), single(device(), p);
       const std::vector<float> batch = batched.run(rows);
@@ -235,7 +245,7 @@ TEST_F(MoeCuda, GivesABatchTheBitsOfItsRows) {
 
 TEST_F(MoeCuda, GivesTheSameBitsWhateverTheRouting) {
   // Row 0 alone with its experts, and with an expert that all rows want.
-  Problem p({6, 64, 96, 64, 2, 33}, {WeightFormat::kMxfp4}, kSwiGlu, 8);
+  Problem& p = problem({6, 64, 96, 64, 2, 33}, {WeightFormat::kMxfp4}, kSwiGlu, 8);
   p.args.activations = Activations::kAuto;
   for (size_t i = 0; i < p.ids.size(); ++i) p.ids[i] = i % 2 == 0 ? 1 : 4;
   OnDevice all(device(), p);
@@ -247,7 +257,7 @@ TEST_F(MoeCuda, GivesTheSameBitsWhateverTheRouting) {
 }
 
 TEST_F(MoeCuda, MultipliesScalesOfAnyPowerOfTwo) {
-  Problem p({2, 64, 64, 64, 1, 2}, {WeightFormat::kMxfp4}, kSwiGlu, 9);
+  Problem& p = problem({2, 64, 64, 64, 1, 2}, {WeightFormat::kMxfp4}, kSwiGlu, 9);
   Matrix& down = p.matrices[5];
   // 2^3 is beyond what tiles of MXFP4 hold.
   down.scales[3] = std::byte{130};
@@ -258,7 +268,7 @@ TEST_F(MoeCuda, MultipliesScalesOfAnyPowerOfTwo) {
 }
 
 TEST_F(MoeCuda, ReadsGateAndUpWhoseRowsLieInTurn) {
-  Problem p({3, 64, 40, 64, 2, 4}, {WeightFormat::kBf16}, kClamped, 10);
+  Problem& p = problem({3, 64, 40, 64, 2, 4}, {WeightFormat::kBf16}, kClamped, 10);
   p.args.activations = Activations::kAuto;
   const std::vector<float> expected = OnDevice(device(), p).run(4);
   std::vector<std::vector<std::byte>> memory;
@@ -276,7 +286,7 @@ TEST_F(MoeCuda, ReadsGateAndUpWhoseRowsLieInTurn) {
 }
 
 TEST_F(MoeCuda, MixesOfFormatsGiveTheBitsOfFp32Products) {
-  Problem p({4, 64, 32, 64, 2, 3}, {WeightFormat::kBf16, WeightFormat::kMxfp4, WeightFormat::kF32}, kSwiGlu, 12);
+  Problem& p = problem({4, 64, 32, 64, 2, 3}, {WeightFormat::kBf16, WeightFormat::kMxfp4, WeightFormat::kF32}, kSwiGlu, 12);
   const std::vector<float> expected = OnDevice(device(), p).run(3);
   p.args.activations = Activations::kAuto;
   EXPECT_TRUE(same_floats(expected, OnDevice(device(), p).run(3)));
@@ -284,7 +294,7 @@ TEST_F(MoeCuda, MixesOfFormatsGiveTheBitsOfFp32Products) {
 
 TEST_F(MoeCuda, BoundsBeyondTheStepWriteNothing) {
   for (const Activations activations : {Activations::kF32, Activations::kAuto}) {
-    Problem p({4, 64, 64, 64, 2, 9}, {WeightFormat::kBf16}, kSwiGlu, 13);
+    Problem& p = problem({4, 64, 64, 64, 2, 9}, {WeightFormat::kBf16}, kSwiGlu, 13);
     p.args.activations = activations;
     p.args.max_rows = 40;
     DeviceBuffer<float> x(device(), p.x), weights(device(), p.weights), y(device(), 40 * p.args.y_stride);
@@ -306,7 +316,7 @@ TEST_F(MoeCuda, BoundsBeyondTheStepWriteNothing) {
 }
 
 TEST_F(MoeCuda, ExpectsMoreExpertsOfMoreRows) {
-  Problem p({32, 32, 32, 32, 2, 1}, {WeightFormat::kBf16}, kSwiGlu, 7);
+  Problem& p = problem({32, 32, 32, 32, 2, 1}, {WeightFormat::kBf16}, kSwiGlu, 7);
   OnDevice moe(device(), p);
   const int64_t expert = 3 * 32 * 32 * 2;
   EXPECT_EQ(moe.op().cost(1, 0).weight_bytes, 2 * expert);
