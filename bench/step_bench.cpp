@@ -101,8 +101,8 @@ void bench(const std::string& folder, int threads, StateDtype kv_dtype) {
   double single = 0, wide = 0;
   // The roofs drift: each measurement stands between its own.
   for (int32_t rows : {1, 64, 1, 64, 512}) {
-    const double read = measure_read_bandwidth(engine.device(), int64_t{512} << 20);
-    const double fma = measure_fma_peak(engine.device());
+    const double read = measure_read_bandwidth(engine.host(), int64_t{512} << 20);
+    const double fma = measure_fma_peak(engine.host());
     const Measured m = measure(engine, rows, rows == 1 ? 64 : 5);
     Cost cost;
     for (size_t i = 0; i < engine.circuit().size(); ++i) cost += engine.circuit().op(i).cost(rows, rows);

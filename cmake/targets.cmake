@@ -8,6 +8,7 @@ enable_testing()
 
 function(weir_folder name folder)
   file(GLOB all CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/${folder}/*.cpp)
+  list(FILTER all EXCLUDE REGEX "_cuda_(test|bench)\\.cpp$")  # cuda.cmake
   set(plain ${all})
   list(FILTER plain EXCLUDE REGEX "_(test|bench|cpu|fuzz|main)\\.cpp$")
   set(cpu ${all})
@@ -117,6 +118,7 @@ endif()
 
 # Tests and benches that cross folders.
 file(GLOB cross_tests CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/tests/*_test.cpp)
+list(FILTER cross_tests EXCLUDE REGEX "_cuda_test\\.cpp$")
 foreach(file ${cross_tests})
   get_filename_component(program ${file} NAME_WE)
   weir_test(${program} ${file} weir_cli)
@@ -133,6 +135,7 @@ add_executable(replay_server tests/replay_server_main.cpp)
 target_link_libraries(replay_server PRIVATE weir_server)
 target_include_directories(replay_server PRIVATE ${CMAKE_SOURCE_DIR})
 file(GLOB cross_benches CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/bench/*_bench.cpp)
+list(FILTER cross_benches EXCLUDE REGEX "_cuda_bench\\.cpp$")
 foreach(file ${cross_benches})
   get_filename_component(program ${file} NAME_WE)
   add_executable(${program} EXCLUDE_FROM_ALL ${file})

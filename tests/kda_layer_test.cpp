@@ -68,8 +68,8 @@ void check_layer(const std::string& name, bool bounded) {
 
   // One page a chunk, journal row [delta rule | convolution]; one anchor slot a chunk, [state | window].
   CpuDevice device(1, KernelSet::kReference);
-  const int64_t delta_row = delta_rule_journal_row_bytes(kHeads, kDim, kDim),
-                delta_state = delta_rule_anchor_bytes(kHeads, kDim, kDim);
+  const DeltaRuleArgs sizes{.heads = kHeads, .key_dim = kDim, .value_dim = kDim};
+  const int64_t delta_row = delta_rule_journal_row_bytes(sizes), delta_state = delta_rule_anchor_bytes(sizes);
   const int64_t conv_row = 3 * kWidth * 4;
   const int64_t page_bytes = 16 * (delta_row + conv_row), slot_bytes = delta_state + (kTaps - 1) * conv_row;
   const int64_t chunks = kTokens / 16 + 1;

@@ -23,9 +23,10 @@ struct BenchOptions {
   std::vector<int64_t> prompts = {512}, generated = {128}, depths = {0}, batches = {1};
   std::vector<int> threads = {0};
   int repeats = 3;
-  std::string kernels = "auto", kv_dtype = "auto", activations = "auto";
+  std::string device = "auto", kernels = "auto", kv_dtype = "auto", activations = "auto";
   int32_t max_batch_rows = 512;
   bool json = false;
+  bool no_graphs = false;
 };
 
 struct Roofs {
@@ -93,8 +94,8 @@ boost::json::object row(const BenchTest& test, const BenchResult& result, const 
   out["n"] = test.n;
   out["depth"] = test.depth;
   out["batch"] = test.batch;
-  out["threads"] = engine.device().threads();
-  out["kernels"] = kernel_set_name(engine.device().kernels());
+  out["threads"] = engine.host().threads();
+  out["kernels"] = kernel_set_name(engine.host().kernels());
   out["kv_dtype"] = engine.options().kv_dtype == StateDtype::kF32 ? "f32" : "f16";
   out["activations"] = engine.options().activations == Activations::kF32 ? "f32" : "auto";
   out["max_batch_rows"] = engine.options().max_batch_rows;
@@ -118,6 +119,8 @@ void bench(const BenchOptions& options) {
                                            : Model::generate(options.synthetic, weight_format(options.weights));
   const std::vector<BenchTest> all = tests(options);
   ModelOptions common;
+  common.device = options.device;
+  common.no_graphs = options.no_graphs;
   common.kernels = options.kernels;
   common.kv_dtype = options.kv_dtype;
   common.activations = options.activations;
@@ -135,7 +138,7 @@ void bench(const BenchOptions& options) {
     EngineOptions engine_options = common.engine_options();
     size_bench_engine(all, model->spec, engine_options);
     Engine engine(*model, engine_options);
-    const Roofs roofs{measure_read_bandwidth(engine.device()), measure_fma_peak(engine.device())};
+    const Roofs roofs{measure_read_bandwidth(engine.host()), measure_fma_peak(engine.host())};
     for (const BenchTest& test : all) {
       boost::json::object result = row(test, run_bench(engine, test, options.repeats), roofs, engine);
       if (!options.json) print_row(result);
@@ -165,6 +168,7 @@ void add_bench(CLI::App& app) {
   command->add_option("--weights", options->weights, "of --synthetic: bf16, q8_0, q4_0 or mxfp4")
       ->check(CLI::IsMember({"bf16", "q8_0", "q4_0", "mxfp4"}))
       ->capture_default_str();
+  add_device_option(*command, options->device, &options->no_graphs);
   list("-p", options->prompts, "lengths of prompts; 0: none", int64_t{0}, kMost);
   list("-n", options->generated, "tokens to generate; 0: none", int64_t{0}, kMost);
   list("-d", options->depths, "tokens that are there already", int64_t{0}, kMost);
@@ -174,9 +178,9 @@ void add_bench(CLI::App& app) {
   command->add_option("--max-batch-rows", options->max_batch_rows, "rows computed in one step")
       ->check(CLI::Range(1, 65536))
       ->capture_default_str();
-  command->add_option("--kv-dtype", options->kv_dtype, "stored K, V and latents: auto (f16), f32, f16")
+  command->add_option("--kv-dtype", options->kv_dtype, "stored K, V and latents: auto (f16, on a GPU bf16), f32, f16, bf16")
       ->capture_default_str();
-  command->add_option("--activations", options->activations, "auto (8-bit rows for integer formats) or f32")
+  command->add_option("--activations", options->activations, "auto (8-bit rows for integer formats; on a GPU bf16) or f32")
       ->capture_default_str();
   command->add_option("--kernels", options->kernels, "auto, reference, avx2 or avx512")->capture_default_str();
   command->add_flag("--json", options->json, "print a JSON list of objects");

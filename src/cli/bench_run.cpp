@@ -13,7 +13,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 void must_step(Engine& engine, std::span<const SpanRequest> spans) {
-  if (engine.step(spans) != StepStatus::kDone) fail("state: the pages or anchors of this engine are used up");
+  require_done(engine, engine.step(spans));
   for (const SpanRequest& span : spans) span.sequence->accept(span.sequence->length());
 }
 

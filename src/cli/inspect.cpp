@@ -160,7 +160,9 @@ void print_circuit(const Circuit& circuit, int32_t rows) {
 }
 
 void inspect(const InspectOptions& options) {
-  EngineOptions engine_options = options.model.engine_options();
+  ModelOptions on_cpu = options.model;  // nothing is computed
+  on_cpu.device = "cpu";
+  EngineOptions engine_options = on_cpu.engine_options();
   ModelSource source = open_model(options.model.model);
   line("model", one_line(options.model.model));
   print_files(source);

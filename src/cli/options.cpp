@@ -47,16 +47,17 @@ void ModelOptions::add_to(CLI::App& app, Model needed) {
     model = kBuiltinModel;
     option->default_str("the program's own small Kimi K3");
   }
+  add_device_option(app, device, &no_graphs);
   app.add_option("--threads", threads, "threads (default: the processors this process may use)")
       ->check(CLI::Range(1, 1024));
   app.add_option("--max-batch-rows", max_batch_rows, "rows computed in one step")
       ->check(CLI::Range(1, 65536))
       ->capture_default_str();
-  app.add_option("--kv-dtype", kv_dtype, "stored K, V and latents: auto (f16), f32, f16")
-      ->check(CLI::IsMember({"auto", "f32", "f16"}))
+  app.add_option("--kv-dtype", kv_dtype, "stored K, V and latents: auto (f16, on a GPU bf16), f32, f16, bf16")
+      ->check(CLI::IsMember({"auto", "f32", "f16", "bf16"}))
       ->capture_default_str();
   app.add_option("--activations", activations,
-                 "auto (8-bit rows for integer formats), f32 (every product exact), q8 (8-bit rows for all)")
+                 "auto (8-bit rows for integer formats; on a GPU bf16), f32 (every product exact), q8 (8-bit rows for all)")
       ->check(CLI::IsMember({"auto", "f32", "q8"}))
       ->capture_default_str();
   app.add_option("--kernels", kernels, "auto, reference, avx2 or avx512")
@@ -64,14 +65,25 @@ void ModelOptions::add_to(CLI::App& app, Model needed) {
       ->capture_default_str();
 }
 
+namespace {
+
+StateDtype parse_kv_dtype(const std::string& name, bool gpu) {
+  if (name == "f32") return StateDtype::kF32;
+  if (name == "f16") return StateDtype::kF16;
+  if (name == "bf16" && !gpu) fail("--kv-dtype bf16: expected auto, f32 or f16 on the CPU");
+  if (name != "auto" && name != "bf16") fail("--kv-dtype: expected auto, f32, f16 or bf16, found ", printable(name));
+  return gpu ? StateDtype::kBf16 : StateDtype::kF16;
+}
+
+}  // namespace
+
 EngineOptions ModelOptions::engine_options() const {
   EngineOptions options;
   options.threads = threads > 0 ? threads : default_threads();
   options.kernels = parse_kernel_set(kernels);
   options.max_batch_rows = max_batch_rows;
-  if (kv_dtype != "auto" && kv_dtype != "f16" && kv_dtype != "f32") {
-    fail("--kv-dtype: expected auto, f32 or f16, found ", printable(kv_dtype));
-  }
+  options.gpu = parse_device(device);
+  options.graphs = !no_graphs;
   if (activations == "auto") {
     options.activations = Activations::kAuto;
   } else if (activations == "f32") {
@@ -81,8 +93,33 @@ EngineOptions ModelOptions::engine_options() const {
   } else {
     fail("--activations: expected auto, f32 or q8, found ", printable(activations));
   }
-  options.kv_dtype = kv_dtype == "f32" ? StateDtype::kF32 : StateDtype::kF16;
+  const bool gpu = options.gpu >= 0;
+  if (gpu && options.activations == Activations::kQ8) fail("--activations q8: expected auto or f32 on a GPU");
+  options.kv_dtype = parse_kv_dtype(kv_dtype, gpu);
   return options;
+}
+
+void add_device_option(CLI::App& app, std::string& device, bool* no_graphs) {
+  app.add_option("--device", device, "auto (an NVIDIA GPU where there is one), cpu, cuda, or cuda:N for the GPU number N")
+      ->capture_default_str();
+  if (no_graphs != nullptr) app.add_flag("--no-graphs", *no_graphs, "GPU: launch every kernel by itself");
+}
+
+int parse_device(const std::string& device) {
+  if (device == "cpu") return -1;
+  if (device == "auto") return why_no_cuda().empty() ? 0 : -1;
+  int index = 0;
+  if (device.starts_with("cuda:")) {
+    const char* end = device.data() + device.size();
+    const auto [stop, error] = std::from_chars(device.data() + 5, end, index);
+    if (error != std::errc() || stop != end || index < 0) {
+      fail("--device: expected auto, cpu, cuda or cuda:N, found ", printable(device));
+    }
+  } else if (device != "cuda") {
+    fail("--device: expected auto, cpu, cuda or cuda:N, found ", printable(device));
+  }
+  if (const std::string why = why_no_cuda(); !why.empty()) fail("--device ", device, ": ", why);
+  return index;
 }
 
 std::string read_input(const std::string& path, int64_t limit) {

@@ -13,17 +13,24 @@ namespace weir::cli {
 
 struct ModelOptions {
   std::string model;
+  std::string device = "auto";
   int threads = 0;  // 0: all processors
   int32_t max_batch_rows = 512;
   std::string kv_dtype = "auto";
   std::string activations = "auto";
   std::string kernels = "auto";
+  bool no_graphs = false;
 
   enum class Model { kNeeded, kBuiltinByDefault };
   void add_to(CLI::App& app, Model needed = Model::kNeeded);
   // Error naming the option. Fills what depends on the model's use in by hand: logit rows, tokens, sequences.
   EngineOptions engine_options() const;
 };
+
+// --device of commands that compute; --no-graphs beside it, when `no_graphs` is not null.
+void add_device_option(CLI::App& app, std::string& device, bool* no_graphs = nullptr);
+// The GPU that --device names, or -1 for the CPU. Error when it names a GPU and there is none to use.
+int parse_device(const std::string& device);
 
 // Checks of option values: an integer that fits 64 bits without sign; a finite number.
 CLI::Validator unsigned_64();

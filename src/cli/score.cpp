@@ -71,7 +71,7 @@ void score(const ScoreOptions& options) {
     const SpanRequest request{sequence.get(),
                               std::span(tokens).subspan(static_cast<size_t>(done), static_cast<size_t>(rows)),
                               LogitsWanted::kAll};
-    if (engine.step({&request, 1}) != StepStatus::kDone) fail("state: the pages or anchors of this engine are used up");
+    require_done(engine, engine.step({&request, 1}));
     sequence->accept(sequence->length());
     rows_per_step.push_back(rows);
     for (int64_t r = 0; r < rows; ++r) {

@@ -25,7 +25,7 @@ boost::json::object timings_json(const GenerateTimings& t) {
 
 double weight_read_bandwidth(Engine& engine) {
   const auto pieces = weight_pieces(engine.model(), int64_t{256} << 20);
-  return pieces.empty() ? 0 : measure_read_bandwidth(engine.device(), pieces);
+  return pieces.empty() ? 0 : measure_read_bandwidth(engine.host(), pieces);
 }
 
 std::string statistics_line(Engine& engine, const Completion& completion, double roof_gb_per_second) {
@@ -41,7 +41,7 @@ std::string statistics_line(Engine& engine, const Completion& completion, double
       out += concat(" (", decimals(100 * gb / roof_gb_per_second, 0), " % of ", decimals(roof_gb_per_second, 1), ")");
     }
   }
-  out += concat("; ", engine.device().threads(), " threads, ", kernel_set_name(engine.device().kernels()), "; ",
+  out += concat("; ", engine.host().threads(), " threads, ", kernel_set_name(engine.host().kernels()), "; ",
                 finish_reason_name(completion.finish_reason));
   return out;
 }

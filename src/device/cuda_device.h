@@ -57,6 +57,8 @@ class CudaDevice : public Device {
     return reinterpret_cast<T*>(allocate(count * static_cast<int64_t>(sizeof(T))));
   }
   virtual void release(std::byte* memory) = 0;  // earlier than that; queued work that uses it is waited for
+  // Host memory that copies reach directly, as long as the device.
+  virtual std::byte* allocate_host(int64_t bytes) = 0;
   virtual int64_t allocated_bytes() const = 0;
   virtual int64_t free_bytes() const = 0;  // of the card
 

@@ -94,6 +94,11 @@ class RuntimeDevice final : public CudaDevice {
     blocks_.erase(found);
   }
 
+  std::byte* allocate_host(int64_t bytes) override {
+    host_.emplace_back(bytes);
+    return host_.back().data();
+  }
+
   int64_t allocated_bytes() const override { return allocated_; }
 
   int64_t free_bytes() const override {
@@ -297,6 +302,7 @@ class RuntimeDevice final : public CudaDevice {
   std::map<std::tuple<const std::byte*, int64_t, int64_t, int64_t>, const std::byte*> uploaded_;
   int64_t allocated_ = 0;
   Pinned bounce_;
+  std::vector<Pinned> host_;
   std::byte* workspace_ = nullptr;
   int64_t workspace_size_ = 0;
   Pinned staging_;

@@ -71,6 +71,8 @@ StatePools::Limits Engine::limits(const EngineOptions& options, const StateLayou
   StatePools::Limits limits;
   limits.pages = chunks_for(options.max_tokens) + options.max_sequences;
   limits.journal_pages = 4 * options.max_sequences;
+  limits.sequences = options.max_sequences;
+  limits.step_rows = options.max_batch_rows;
   limits.anchors = kAnchorsOfSequence * options.max_sequences + options.cached_anchors;
   if (layout.anchor_bytes() > 0) {
     limits.anchors +=
@@ -93,6 +95,12 @@ int64_t Engine::backbone_bytes(int64_t spacing) const {
 }
 
 void Engine::choose_max_tokens() {
+  if (gpu_ != nullptr) {  // its memory counts, after the weights
+    options_.page_memory = gpu_->free_bytes() / 2;
+    for (int64_t* bytes : {&options_.anchor_memory, &options_.cached_anchor_memory}) {
+      if (*bytes > 0) *bytes = gpu_->free_bytes() / 8;
+    }
+  }
   if (options_.max_tokens > 0) return;
   constexpr int64_t kLeast = 4096;
   int64_t page = 0;
@@ -116,14 +124,23 @@ void Engine::choose_anchor_spacing() {
 Engine::Engine(const Model& model, const EngineOptions& options)
     : model_(model),
       options_(options),
-      device_(options.threads, options.kernels),
-      circuit_(compile(model.spec, device_,
+      host_(options.threads, options.kernels),
+      gpu_(options.gpu >= 0 ? open_cuda(options.gpu) : nullptr),
+      circuit_(compile(model.spec, device(),
                        {.max_rows = options.max_batch_rows,
                         .max_logit_rows = options.max_logit_rows,
                         .kv_dtype = options.kv_dtype,
-                        .activations = options.activations})),
-      pools_(circuit_->layout(), (choose_max_tokens(), choose_anchor_spacing(), limits(options_, circuit_->layout()))) {
-  check_memory();
+                        .activations = options.activations,
+                        .graphs = options.graphs})),
+      pools_(circuit_->layout(), (choose_max_tokens(), choose_anchor_spacing(), limits(options_, circuit_->layout())),
+             gpu_.get()) {
+  if (gpu_ == nullptr) check_memory();
+  logits_ = circuit_->logits.data;
+  if (gpu_ != nullptr) {
+    logits_ = reinterpret_cast<const float*>(gpu_->allocate_host(options.max_logit_rows * circuit_->logits.cols * 4));
+    gpu_->workspace();
+    if (!gpu_->synchronize()) fail(gpu_->error());
+  }
   const auto rows = static_cast<size_t>(options.max_batch_rows);
   spans_.reserve(rows);
   tokens_.reserve(rows);
@@ -171,7 +188,20 @@ void Engine::protect(std::span<const SpanRequest> spans, bool read_only) {
   }
 }
 
+bool Engine::run(const StepView& step, StepObserver* observer) {
+  circuit_->run(step, observer);
+  if (gpu_ == nullptr) return true;
+  if (!step.logit_rows.empty()) {
+    gpu_->to_host(const_cast<float*>(logits_), circuit_->logits.data,
+                  static_cast<int64_t>(step.logit_rows.size()) * circuit_->logits.cols * 4);
+  }
+  if (gpu_->synchronize()) return true;
+  failure_ = gpu_->error();
+  return false;
+}
+
 StepStatus Engine::step(std::span<const SpanRequest> spans, StepObserver* observer) {
+  if (!failure_.empty()) return StepStatus::kDeviceFailed;
   for (size_t i = 0; i < spans.size(); ++i) {
     if (spans[i].sequence->state_.prepare(static_cast<int32_t>(spans[i].tokens.size()))) continue;
     for (size_t j = 0; j < i; ++j) spans[j].sequence->state_.abandon();
@@ -207,15 +237,23 @@ StepStatus Engine::step(std::span<const SpanRequest> spans, StepObserver* observ
                       .page_pools = pools_.page_views(),
                       .anchor_pool = pools_.anchors().view()};
   if (options_.protect_anchors) protect(spans, true);
-  circuit_->run(view, observer);
+  const bool done = run(view, observer);
   if (options_.protect_anchors) protect(spans, false);
-
+  if (!done) {
+    for (const SpanRequest& request : spans) request.sequence->state_.abandon();
+    return StepStatus::kDeviceFailed;
+  }
   for (const SpanRequest& request : spans) {
     request.sequence->state_.commit();
     request.sequence->tokens_.insert(request.sequence->tokens_.end(), request.tokens.begin(), request.tokens.end());
   }
   ++steps_;
   return StepStatus::kDone;
+}
+
+void require_done(const Engine& engine, StepStatus status) {
+  if (status == StepStatus::kDeviceFailed) fail(engine.failure());
+  if (status == StepStatus::kOutOfBlocks) fail("state: the pages or anchors of this engine are used up");
 }
 
 void validate_tokens(std::span<const int64_t> ids, int64_t vocab, const std::string& source) {

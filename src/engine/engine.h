@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <memory>
 #include <span>
+#include <string>
 #include <variant>
 #include <vector>
 
@@ -39,6 +40,8 @@ struct Model {
 };
 
 struct EngineOptions {
+  int gpu = -1;        // index of the NVIDIA GPU to compute on; -1: the CPU
+  bool graphs = true;  // on a GPU: decode steps are recorded once and replayed
   int threads = 1;
   KernelSet kernels = KernelSet::kReference;
   int32_t max_batch_rows = 512;
@@ -101,12 +104,16 @@ struct SpanRequest {
 enum class StepStatus {
   kDone,
   kOutOfBlocks,  // pages or anchors are short: nothing was computed, nothing changed
+  kDeviceFailed,  // the GPU reported an error (Engine::failure()): no sequence changed, and no later step can be done
 };
 
 class Engine {
  public:
   // `model` must outlive the engine. Error when the buffers of a step are larger than the memory that is left.
   Engine(const Model& model, const EngineOptions& options);
+
+  // Empty, or what the device reported.
+  const std::string& failure() const { return failure_; }
 
   std::unique_ptr<Sequence> new_sequence() { return std::make_unique<Sequence>(pools_, options_.anchor_spacing); }
 
@@ -115,12 +122,14 @@ class Engine {
   // step: row i of logits() in the order of spans, positions ascending; valid until the next step.
   StepStatus step(std::span<const SpanRequest> spans, StepObserver* observer = nullptr);
   std::span<const float> logits(int64_t i) const {
-    return {circuit_->logits.data + i * circuit_->logits.cols, static_cast<size_t>(circuit_->logits.cols)};
+    return {logits_ + i * circuit_->logits.cols, static_cast<size_t>(circuit_->logits.cols)};
   }
 
   const Model& model() const { return model_; }
   const EngineOptions& options() const { return options_; }
-  CpuDevice& device() { return device_; }
+  Device& device() { return gpu_ ? static_cast<Device&>(*gpu_) : host_; }
+  CudaDevice* gpu() { return gpu_.get(); }
+  CpuDevice& host() { return host_; }  // threads, whatever the device
   Circuit& circuit() { return *circuit_; }
   const Circuit& circuit() const { return *circuit_; }
   StatePools& pools() { return pools_; }
@@ -134,18 +143,25 @@ class Engine {
   void choose_anchor_spacing();
   static StatePools::Limits limits(const EngineOptions& options, const StateLayout& layout);
   void protect(std::span<const SpanRequest> spans, bool read_only);
+  bool run(const StepView& step, StepObserver* observer);
 
   const Model& model_;
   EngineOptions options_;
-  CpuDevice device_;
+  CpuDevice host_;
+  std::unique_ptr<CudaDevice> gpu_;
   std::unique_ptr<Circuit> circuit_;
   StatePools pools_;  // by options_ with the spacing chosen
   int64_t steps_ = 0;
+  const float* logits_ = nullptr;  // of the step, in host memory
+  std::string failure_;
   // Staging: what varies per step.
   std::vector<SpanView> spans_;
   std::vector<int32_t> tokens_, row_spans_, logit_rows_;
   std::vector<int64_t> positions_;
 };
+
+// Error unless the step is done: with what the device reported, or that the blocks are used up.
+void require_done(const Engine& engine, StepStatus status);
 
 // Error naming `source` and the index of the first id outside [0, vocab).
 void validate_tokens(std::span<const int64_t> ids, int64_t vocab, const std::string& source);

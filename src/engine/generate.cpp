@@ -16,7 +16,7 @@ double milliseconds(Clock::time_point from, Clock::time_point to) {
 }
 
 void must_step(Engine& engine, const SpanRequest& request) {
-  if (engine.step({&request, 1}) != StepStatus::kDone) fail("state: the pages or anchors of this engine are used up");
+  require_done(engine, engine.step({&request, 1}));
   request.sequence->accept(request.sequence->length());
 }
 

@@ -38,7 +38,7 @@ Scheduler::Scheduler(Engine& engine, const SchedulerOptions& options, RequestSin
   spans_.reserve(most);
   order_.reserve(most);
   sampled_.resize(most);
-  for (int i = 0; i < engine.device().threads(); ++i) {
+  for (int i = 0; i < engine.host().threads(); ++i) {
     samplers_.emplace_back(engine.model().spec.vocab, engine.options().kernels);
   }
 }
@@ -213,7 +213,9 @@ void Scheduler::preempt(Live& live) {
 
 bool Scheduler::run_step(StepObserver* observer) {
   while (!spans_.empty()) {
-    if (engine_.step(spans_, observer) == StepStatus::kDone) return true;
+    const StepStatus status = engine_.step(spans_, observer);
+    if (status == StepStatus::kDone) return true;
+    if (status == StepStatus::kDeviceFailed) fail(engine_.failure());
     if (make_room()) continue;
     // Not reached while submit() refuses what can never fit: one request alone has all blocks.
     end(*planned_.front().live,
@@ -330,7 +332,7 @@ void Scheduler::sample_all() {
       result.reset();
     }
   };
-  engine_.device().pool().parallel_for(static_cast<int64_t>(planned_.size()), sample_one);
+  engine_.host().pool().parallel_for(static_cast<int64_t>(planned_.size()), sample_one);
 }
 
 void Scheduler::after_step() {

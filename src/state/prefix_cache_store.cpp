@@ -6,6 +6,7 @@
 namespace weir {
 int32_t PrefixCache::fetch(int32_t parent, const StoreKey& key, std::span<const int32_t> tokens, HitReason& reason) {
   std::vector<PageRef> pages(static_cast<size_t>(pools_.groups()));
+  HostBlocks blocks;
   std::array<int32_t, kPagePositions> stored_tokens;
   std::vector<std::span<std::byte>> parts{std::as_writable_bytes(std::span(stored_tokens))};
   for (int group = 0; group < pools_.groups(); ++group) {
@@ -17,7 +18,7 @@ int32_t PrefixCache::fetch(int32_t parent, const StoreKey& key, std::span<const 
       return kNone;
     }
     RawBlockPool& pool = pools_.pages(group);
-    parts.push_back({pool.view().block(page->id()), static_cast<size_t>(pool.block_bytes())});
+    parts.push_back(blocks.write(pool, static_cast<uint32_t>(page->id())));
     pages[static_cast<size_t>(group)] = std::move(*page);
   }
   if (!store_->get(key, parts) || !std::ranges::equal(stored_tokens, tokens)) {
@@ -25,6 +26,7 @@ int32_t PrefixCache::fetch(int32_t parent, const StoreKey& key, std::span<const 
     reason = HitReason::kDamaged;
     return kNone;
   }
+  blocks.finish();
   const int32_t node = insert(parent, key, tokens);
   if (node == kNone) {
     reason = HitReason::kNoRoom;
@@ -39,6 +41,7 @@ int32_t PrefixCache::fetch(int32_t parent, const StoreKey& key, std::span<const 
 bool PrefixCache::fetch_point(int32_t node, HitReason& reason) {
   RestorePoint point;
   std::vector<std::span<std::byte>> parts;
+  HostBlocks copies;
   const int64_t position = at(node).depth * kPagePositions;
   for (int group = kAnchors; group < pools_.groups(); ++group) {
     const int64_t blocks =
@@ -49,9 +52,10 @@ bool PrefixCache::fetch_point(int32_t node, HitReason& reason) {
         return false;
       }
       RawBlockPool& pool = group == kAnchors ? pools_.anchors() : pools_.pages(group);
-      std::byte* data = group == kAnchors ? pool.view().block(point.anchor.id())
-                                          : pool.view().block(point.windows[static_cast<size_t>(group)].back().id());
-      parts.push_back({data, static_cast<size_t>(pool.block_bytes())});
+      const uint32_t id = group == kAnchors
+                              ? static_cast<uint32_t>(point.anchor.id())
+                              : static_cast<uint32_t>(point.windows[static_cast<size_t>(group)].back().id());
+      parts.push_back(copies.write(pool, id));
     }
   }
   if (!store_->get(point_key(at(node).key), parts)) {
@@ -59,6 +63,7 @@ bool PrefixCache::fetch_point(int32_t node, HitReason& reason) {
     reason = HitReason::kDamaged;
     return false;
   }
+  copies.finish();
   add_point(node, std::move(point), RestoreKind::kTurnEnd);
   at(node).saves = position;
   at(node).point_saved = true;
@@ -69,11 +74,11 @@ bool PrefixCache::fetch_point(int32_t node, HitReason& reason) {
 void PrefixCache::save_pages(Node& n) {
   if (store_ == nullptr || n.page_saved) return;
   std::vector<std::span<const std::byte>> parts{std::as_bytes(std::span(n.tokens))};
+  HostBlocks blocks;
   for (int group = 0; group < pools_.groups(); ++group) {
     if (!pools_.kept_forever(group)) continue;
     const RawBlockPool& pool = pools_.pages(group);
-    parts.push_back(
-        {pool.view().block(n.pages[static_cast<size_t>(group)].id()), static_cast<size_t>(pool.block_bytes())});
+    parts.push_back(blocks.read(pool, static_cast<uint32_t>(n.pages[static_cast<size_t>(group)].id())));
   }
   store_->put(n.key, parts);
   n.page_saved = true;
@@ -82,14 +87,14 @@ void PrefixCache::save_pages(Node& n) {
 void PrefixCache::save_point(Node& n) {
   if (store_ == nullptr || n.point_saved || n.kind == RestoreKind::kPassing) return;
   std::vector<std::span<const std::byte>> parts;
+  HostBlocks blocks;
   if (n.point.anchor) {
-    const RawBlockPool& pool = pools_.anchors();
-    parts.push_back({pool.view().block(n.point.anchor.id()), static_cast<size_t>(pool.block_bytes())});
+    parts.push_back(blocks.read(pools_.anchors(), static_cast<uint32_t>(n.point.anchor.id())));
   }
   for (size_t group = 0; group < n.point.windows.size(); ++group) {
     const RawBlockPool& pool = pools_.pages(static_cast<int>(group));
     for (const PageRef& page : n.point.windows[group]) {
-      parts.push_back({pool.view().block(page.id()), static_cast<size_t>(pool.block_bytes())});
+      parts.push_back(blocks.read(pool, static_cast<uint32_t>(page.id())));
     }
   }
   store_->put(point_key(n.key), parts);

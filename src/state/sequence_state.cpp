@@ -2,20 +2,21 @@
 
 #include <algorithm>
 #include <cassert>
-#include <cstring>
 
 #include "base/error.h"
 #include "state/positions.h"
 
 namespace weir {
-StatePools::StatePools(const StateLayout& layout, const Limits& limits)
-    : anchors_(layout.anchor_bytes(), layout.anchor_bytes() > 0 ? limits.anchors : 0),
+StatePools::StatePools(const StateLayout& layout, const Limits& limits, CudaDevice* gpu)
+    : anchors_(layout.anchor_bytes(), layout.anchor_bytes() > 0 ? limits.anchors : 0, gpu),
       journal_group_(layout.group_of(Retention::kJournal)),
       has_linear_layers_(layout.anchor_bytes() > 0) {
   if (layout.groups().size() > kMaxPageGroups) fail("state: more than ", kMaxPageGroups, " page groups");
   for (const StateLayout::Group& group : layout.groups()) {
-    const int64_t count = group.retention == Retention::kJournal ? limits.journal_pages : limits.pages;
-    pages_.push_back(std::make_unique<RawBlockPool>(group.page_bytes, count));
+    int64_t count = group.retention == Retention::kJournal ? limits.journal_pages : limits.pages;
+    if (gpu != nullptr && group.retention == Retention::kWindow)
+      count = std::min(count, limits.window_pages(group.window));
+    pages_.push_back(std::make_unique<RawBlockPool>(group.page_bytes, count, gpu));
     page_views_.push_back(pages_.back()->view());
     windows_.push_back(group.window);
     has_windows_ = has_windows_ || group.window > 0;
@@ -55,9 +56,7 @@ bool SequenceState::take_pages(int group, int64_t chunk) {
     return false;
   }
   if (present) {
-    const PoolView view = pool.view();
-    std::memcpy(view.block(page->id()), view.block(refs[static_cast<size_t>(chunk)].id()),
-                static_cast<size_t>(pool.block_bytes()));
+    pool.copy(static_cast<uint32_t>(page->id()), static_cast<uint32_t>(refs[static_cast<size_t>(chunk)].id()));
   }
   set_page(group, chunk, std::move(*page));
   return true;

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "state/block_pool.h"
+#include "state/positions.h"
 #include "state/state_layout.h"
 
 namespace weir {
@@ -27,8 +28,14 @@ class StatePools {
     int64_t pages = 0;          // per group with retention "forever" or "window"
     int64_t journal_pages = 0;  // group with retention "journal"
     int64_t anchors = 0;
+    // What windows may hold of `pages` on a GPU, whose memory is taken at once: those of so many sequences, once more
+    // for restore points, and of the rows of a step.
+    int64_t sequences = 1, step_rows = 0;
+    int64_t window_pages(int64_t window) const {
+      return 2 * sequences * (chunks_for(window) + 2) + chunks_for(step_rows) + sequences;
+    }
   };
-  StatePools(const StateLayout& layout, const Limits& limits);
+  StatePools(const StateLayout& layout, const Limits& limits, CudaDevice* gpu = nullptr);
 
   RawBlockPool& pages(int group) { return *pages_[static_cast<size_t>(group)]; }
   RawBlockPool& anchors() { return anchors_; }

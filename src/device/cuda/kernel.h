@@ -23,7 +23,7 @@
 #ifdef WEIR_CUDA_EMULATED
 #define WEIR_DYNAMIC_SHARED(type, name) type* const name = reinterpret_cast<type*>(::weir::emulated::dynamic_shared())
 #else
-#define WEIR_DYNAMIC_SHARED(type, name)                               \
+#define WEIR_DYNAMIC_SHARED(type, name)                                  \
   extern __shared__ __align__(1024) unsigned char weir_dynamic_shared[]; \
   type* const name = reinterpret_cast<type*>(weir_dynamic_shared)
 #endif

@@ -1,8 +1,8 @@
 // Instructions without a C++ name. emulated/ptx.h has the same functions for the CPU and says what each one does there.
 //
 // Addresses in shared memory are the 32-bit numbers that shared_address gives; offsets may be added to them.
-// Fragments of m16n8k16, lane = 4 g + c: A: a[0] row g, columns 2c, 2c+1; a[1] row g+8; a[2], a[3] the same, columns + 8.
-// B: b0 rows 2c, 2c+1 of column g; b1 rows + 8. D: d[0], d[1] row g, columns 2c, 2c+1; d[2], d[3] row g+8.
+// Fragments of m16n8k16, lane = 4 g + c: A: a[0] row g, columns 2c, 2c+1; a[1] row g+8; a[2], a[3] the same, columns
+// + 8. B: b0 rows 2c, 2c+1 of column g; b1 rows + 8. D: d[0], d[1] row g, columns 2c, 2c+1; d[2], d[3] row g+8.
 #pragma once
 
 #include "device/cuda/kernel.h"
@@ -31,6 +31,18 @@ WEIR_PTX float reciprocal_approx(float x) {
   float y;
   asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
+}
+
+// Both halves of packed BF16 numbers, rounded to nearest even; denormals are kept.
+WEIR_PTX uint32_t add_bf16x2(uint32_t a, uint32_t b) {
+  uint32_t sum;
+  asm("add.rn.bf16x2 %0, %1, %2;" : "=r"(sum) : "r"(a), "r"(b));
+  return sum;
+}
+WEIR_PTX uint32_t mul_bf16x2(uint32_t a, uint32_t b) {
+  uint32_t product;
+  asm("mul.rn.bf16x2 %0, %1, %2;" : "=r"(product) : "r"(a), "r"(b));
+  return product;
 }
 
 // --- global memory --------------------------------------------------------------------------------------------------
@@ -123,17 +135,15 @@ WEIR_PTX void mbarrier_arrive_expect(uint64_t* barrier, int bytes) {
 }
 WEIR_PTX bool mbarrier_try_wait(uint64_t* barrier, int parity) {
   uint32_t passed;
-  asm volatile(
-      "{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
-      : "=r"(passed)
-      : "r"(shared_address(barrier)), "r"(parity)
-      : "memory");
+  asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
+               : "=r"(passed)
+               : "r"(shared_address(barrier)), "r"(parity)
+               : "memory");
   return passed != 0;
 }
 // Until the phase with this parity is over; the first phase has parity 0, and parity 1 passes before it.
 WEIR_PTX void mbarrier_wait(uint64_t* barrier, int parity) {
-  while (!mbarrier_try_wait(barrier, parity)) {
-  }
+  while (!mbarrier_try_wait(barrier, parity)) {}
 }
 
 // --- asynchronous copies --------------------------------------------------------------------------------------------
@@ -159,11 +169,10 @@ WEIR_PTX void arrive_after_copies(uint64_t* barrier) {
 
 // Bulk copies: addresses and bytes multiples of 16, by one thread.
 WEIR_PTX void bulk_load(void* to_shared, const void* from, int bytes, uint64_t* barrier) {
-  asm volatile(
-      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
-          shared_address(to_shared)),
-      "l"(from), "r"(bytes), "r"(shared_address(barrier))
-      : "memory");
+  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
+                   shared_address(to_shared)),
+               "l"(from), "r"(bytes), "r"(shared_address(barrier))
+               : "memory");
 }
 WEIR_PTX void bulk_store(void* to, const void* from_shared, int bytes) {
   asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to),

@@ -1,13 +1,15 @@
 // Where wgmma finds an operand in shared memory.
 //
 // K-major operands (k contiguous; rows are A's m or B's n), 16-bit elements:
-//   kNone: 8 x 8 tiles of 128 contiguous bytes (rows of 16 bytes); leading = from a tile to the next 8 k, stride = to the
+//   kNone: 8 x 8 tiles of 128 contiguous bytes (rows of 16 bytes); leading = from a tile to the next 8 k, stride = to
+//   the
 //          next 8 rows.
 //   k128:  rows of 64 elements, 128 bytes, 8 of them in 1024 aligned bytes; byte address bits 4-6 are XORed with bits
 //          7-9. stride = to the next 8 rows (1024 when dense); leading is not used. A step of 16 k adds 32 bytes to the
 //          address.
 // MN-major operands (rows contiguous: the wgmma must be told), a row of memory is one k:
-//   kNone: 8 x 8 tiles of 128 contiguous bytes, 16 bytes (8 rows) for each k; leading = to the next 8 k, stride = to the
+//   kNone: 8 x 8 tiles of 128 contiguous bytes, 16 bytes (8 rows) for each k; leading = to the next 8 k, stride = to
+//   the
 //          next 8 rows.
 //   k128:  64 rows, 128 bytes, for each k, 8 k in 1024 aligned bytes, swizzled as above; stride = to the next 8 k,
 //          leading = to the next 64 rows.

@@ -1,7 +1,6 @@
 #include "ops/attention/attention.h"
 
 #include <algorithm>
-#include <bit>
 #include <cassert>
 #include <utility>
 #include <vector>
@@ -23,9 +22,27 @@ void attention_pieces(const AttentionTask& task);
 void attention_merge(const AttentionTask& task, float* partials, int64_t piece_stride, int64_t first, int64_t end);
 }  // namespace avx512
 
-int64_t attention_piece(int64_t p, int64_t window) {
-  const int64_t n = window > 0 ? std::min(p + 1, window) : p + 1;
-  return std::max<int64_t>(256, static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(n))) / 64);
+void check_cpu_state(const std::string& name, StateDtype dtype) {
+  if (dtype == StateDtype::kBf16) fail(name, ": expected state in F32 or F16 on the CPU, found BF16");
+}
+
+bool attention_shares_rows(const AttentionArgs& args) {
+  return args.kv_heads == 1 && args.value_dim <= args.key_dim && args.key.group == args.value.group &&
+         args.key.offset == args.value.offset;
+}
+
+static int64_t bytes_per_position(const AttentionArgs& args) {
+  const int64_t elements = args.kv_heads * (args.key_dim + (attention_shares_rows(args) ? 0 : args.value_dim));
+  return elements * state_dtype_bytes(args.dtype);
+}
+
+Cost attention_cost(const AttentionArgs& args, int32_t rows, int64_t position) {
+  const auto n = static_cast<double>(rows);
+  double positions = n * static_cast<double>(position + 1) - n * (n - 1) / 2;  // of all rows
+  if (args.window > 0) positions = std::min(positions, n * static_cast<double>(args.window));
+  const int64_t first = first_visible(std::max<int64_t>(position - rows + 1, 0), args.window);
+  return {.state_bytes = (position + 1 - first) * bytes_per_position(args),
+          .flops = 2. * static_cast<double>(args.heads * (args.key_dim + args.value_dim)) * positions};
 }
 
 namespace {
@@ -43,26 +60,6 @@ AttentionKernel kernel_of(KernelSet set) {
       return {avx512::attention_pieces, avx512::attention_merge};
   }
   return {};
-}
-
-// Are values the beginnings of the keys? Then a page row is read once for both.
-bool shares_rows(const AttentionArgs& args) {
-  return args.kv_heads == 1 && args.value_dim <= args.key_dim && args.key.group == args.value.group &&
-         args.key.offset == args.value.offset;
-}
-
-int64_t bytes_per_position(const AttentionArgs& args) {
-  const int64_t elements = args.kv_heads * (args.key_dim + (shares_rows(args) ? 0 : args.value_dim));
-  return elements * state_dtype_bytes(args.dtype);
-}
-
-Cost attention_cost(const AttentionArgs& args, int32_t rows, int64_t position) {
-  const auto n = static_cast<double>(rows);
-  double positions = n * static_cast<double>(position + 1) - n * (n - 1) / 2;  // of all rows
-  if (args.window > 0) positions = std::min(positions, n * static_cast<double>(args.window));
-  const int64_t first = first_visible(std::max<int64_t>(position - rows + 1, 0), args.window);
-  return {.state_bytes = (position + 1 - first) * bytes_per_position(args),
-          .flops = 2. * static_cast<double>(args.heads * (args.key_dim + args.value_dim)) * positions};
 }
 
 class ReferenceAttention final : public BoundOp {
@@ -125,7 +122,7 @@ class Attention final : public BoundOp {
         device_(device),
         args_(args),
         kernel_(kernel_of(device.kernels())),
-        shared_(shares_rows(args)),
+        shared_(attention_shares_rows(args)),
         q_per_kv_(args.heads / args.kv_heads) {
     const int64_t groups = (q_per_kv_ + kMostHeads - 1) / kMostHeads;
     most_heads_ = (q_per_kv_ + groups - 1) / groups;
@@ -379,6 +376,7 @@ std::unique_ptr<BoundOp> bind_attention(Device& device, std::string name, const 
   check_field(name, "values", args.value, (args.kv_heads - 1) * args.value_head_stride + args.value_dim, args.dtype);
   assert(args.q && args.out);
   if (device.is_cuda()) return bind_attention_cuda(device.cuda(), std::move(name), args);
+  check_cpu_state(name, args.dtype);
   CpuDevice& cpu = device.cpu();
   if (cpu.kernels() == KernelSet::kReference) return std::make_unique<ReferenceAttention>(cpu, std::move(name), args);
   return std::make_unique<Attention>(cpu, std::move(name), args);

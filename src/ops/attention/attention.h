@@ -1,7 +1,7 @@
 // Causal softmax attention over paged rows: grouped-query attention, and MLA in absorbed form (one KV head whose value
 // is the first value_dim elements of its key).
 //
-//   q [rows, heads, key_dim] FP32;  K rows and V rows in pages (FP32 or FP16);  out [rows, heads, value_dim] FP32
+//   q [rows, heads, key_dim] FP32;  K rows and V rows in pages (FP32, FP16, BF16);  out [rows, heads, value_dim] FP32
 // Head h reads KV head h / (heads / kv_heads). A row at position p sees positions first(p)..p of its own sequence, as
 // stored: its own K and V must have been written (bind_kv_write) before. first(p) = 0, or with a sliding window of w
 // positions max(0, p - w + 1) (Mistral 7B, arXiv:2310.06825, and gpt-oss: j is visible iff p - w < j <= p).
@@ -24,19 +24,33 @@
 // a position that some row of its span sees is not touched: it may be kNoPage.
 //
 // Work is split over (rows of a span in blocks) x KV heads x pieces; rows of a block share the loads of K and V.
+// On CUDA, FP32 activations (and head dimensions beyond 256 that are not 576 with values of 512 inside the keys): the
+// operations above in the order above, so the same bits. Otherwise products of BF16 with FP32 sums, mma being one m16n8k16 step:
+//   q and stored K and V are rounded to BF16 where they are wider.  S_j = mma over key_dim, ascending, from zero
+//   t_j = S_j * c with c = scale * log2(e), one FP32 product.  Pieces as above; where value_dim is above 256, twice as
+//   long. Per tile, over the visible positions:
+//     M' = max(M, ceil(max_j t_j)), an integer;  P_j = 2^fma(S_j, c, -M') (0 where not visible), rounded to BF16
+//     acc = acc * 2^(M - M') (exact), then mma(P, V, acc) over the tile's positions, ascending; l likewise, V being 1
+//   Merge: M' = max(M, M2); acc = fma(acc, 2^(M - M'), acc2 * 2^(M2 - M')), l likewise; a piece that shows a row nothing
+//   is left out. Sink t = sink * log2(e): M' = max(M, ceil(t)); l = fma(l, 2^(M - M'), 2^(t - M')); acc * 2^(M - M').
+//   out = acc / l.
+// Values that a row does not see are multiplied by zero there: they must be finite, or zero where nothing was written.
+//
 // Cost: each visible page row is read once per block of rows; 2 * heads * (key_dim + value_dim) * n FLOPs a row.
 #pragma once
 
 #include <memory>
 #include <string>
 
+#include "base/host_device.h"
 #include "base/step_view.h"
 #include "device/cpu.h"
 #include "ops/bound_op.h"
+#include "ops/linear/row_codes.h"
 
 namespace weir {
 
-enum class StateDtype : uint8_t { kF32, kF16 };
+enum class StateDtype : uint8_t { kF32, kF16, kBf16 };  // kBf16: on GPUs
 inline int64_t state_dtype_bytes(StateDtype dtype) { return dtype == StateDtype::kF32 ? 4 : 2; }
 
 // Rounds (to nearest even) and stores rows: element i of row r to element `to + i` of the row's place in the page.
@@ -69,13 +83,26 @@ struct AttentionArgs {
   int32_t max_rows = 0;          // the most rows of a step; sizes the buffers for pieces
   int64_t window = 0;            // positions that a row sees, its own included; 0: all
   const float* sinks = nullptr;  // [heads] or none
+  Activations activations = Activations::kF32;  // on CUDA
 };
 std::unique_ptr<BoundOp> bind_attention(Device& device, std::string name, const AttentionArgs& args);
 [[gnu::weak]] std::unique_ptr<BoundOp> bind_attention_cuda(CudaDevice& device, std::string name,
                                                            const AttentionArgs& args);
 
+// What an op must move and compute at least.
+Cost attention_cost(const AttentionArgs& args, int32_t rows, int64_t position);
+// Are values the beginnings of the keys? Then a page row is read once for both.
+bool attention_shares_rows(const AttentionArgs& args);
+// Error where the CPU can't read the state.
+void check_cpu_state(const std::string& name, StateDtype dtype);
+
 // Positions per piece for a row at position p, and the first one that it sees.
-int64_t attention_piece(int64_t p, int64_t window = 0);
-inline int64_t first_visible(int64_t p, int64_t window) { return window > 0 && p >= window ? p - window + 1 : 0; }
+WEIR_HD inline int64_t attention_piece(int64_t p, int64_t window = 0) {
+  const int64_t n = window > 0 && window <= p ? window : p + 1;
+  int64_t ceil = 256 * 64;
+  while (ceil < n) ceil *= 2;
+  return ceil / 64;
+}
+WEIR_HD inline int64_t first_visible(int64_t p, int64_t window) { return window > 0 && p >= window ? p - window + 1 : 0; }
 
 }  // namespace weir

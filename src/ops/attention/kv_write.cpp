@@ -80,6 +80,7 @@ std::unique_ptr<BoundOp> bind_kv_write(Device& device, std::string name, const K
   }
   assert(args.x);
   if (device.is_cuda()) return bind_kv_write_cuda(device.cuda(), std::move(name), args);
+  check_cpu_state(name, args.dtype);
   return std::make_unique<KvWrite>(device.cpu(), std::move(name), args);
 }
 

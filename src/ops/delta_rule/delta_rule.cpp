@@ -9,6 +9,7 @@ namespace weir {
 namespace {
 
 constexpr int64_t kFloat = sizeof(float);
+constexpr int64_t kHalf = sizeof(uint16_t);
 constexpr int64_t kMaxDim = 256;
 
 DeltaRuleHead head_kernel(KernelSet set) {
@@ -38,7 +39,7 @@ void check(const std::string& name, const DeltaRuleArgs& args) {
   if (args.journal.group < 0 || args.journal.group >= kMaxPageGroups || args.journal.row_bytes < row_bytes) {
     fail(name, ": delta rule: expected journal rows of ", row_bytes, " bytes, found ", args.journal.row_bytes);
   }
-  const int64_t anchor_bytes = delta_rule_anchor_bytes(args.heads, args.key_dim, args.value_dim);
+  const int64_t anchor_bytes = delta_rule_anchor_bytes(args);
   if (args.state.bytes < anchor_bytes) {
     fail(name, ": delta rule: expected ", anchor_bytes, " bytes of state in an anchor, found ", args.state.bytes);
   }
@@ -90,7 +91,7 @@ class DeltaRule final : public BoundOp {
 
  private:
   int64_t row_bytes() const { return delta_rule_journal_row_bytes(args_); }
-  int64_t anchor_bytes() const { return delta_rule_anchor_bytes(args_.heads, args_.key_dim, args_.value_dim); }
+  int64_t anchor_bytes() const { return delta_rule_anchor_bytes(args_); }
 
   void count_bytes(const StepView& step, const SpanView& span) const {
     StepCounters& counters = device_.counters();
@@ -109,25 +110,22 @@ class DeltaRule final : public BoundOp {
 
 }  // namespace
 
-int64_t delta_rule_journal_row_bytes(int64_t heads, int64_t key_dim, int64_t value_dim) {
-  return heads * (2 * key_dim + value_dim) * kFloat;
-}
-
 int64_t delta_rule_journal_row_bytes(const DeltaRuleArgs& args) {
-  if (args.decay != DecayKind::kScalar) return delta_rule_journal_row_bytes(args.heads, args.key_dim, args.value_dim);
-  return scalar_delta_journal_row_bytes(args.heads, args.key_heads, args.key_dim, args.value_dim);
+  const int64_t keys = key_heads(args) * args.key_dim, decays = args.heads * decay_dim(args),
+                values = args.heads * args.value_dim;
+  if (!tensor_core_state(args)) return (keys + decays + values) * kFloat;
+  return (keys + values) * kHalf + decays * kFloat;
 }
 
-int64_t scalar_delta_journal_row_bytes(int64_t heads, int64_t key_heads, int64_t key_dim, int64_t value_dim) {
-  return (key_heads * key_dim + heads + heads * value_dim) * kFloat;
-}
-
-int64_t delta_rule_anchor_bytes(int64_t heads, int64_t key_dim, int64_t value_dim) {
-  return heads * key_dim * value_dim * kFloat;
+int64_t delta_rule_anchor_bytes(const DeltaRuleArgs& args) {
+  return args.heads * args.key_dim * args.value_dim * kFloat;  // in planes of 16 bits too
 }
 
 std::unique_ptr<BoundOp> bind_delta_rule(Device& device, std::string name, const DeltaRuleArgs& args) {
   check(name, args);
+  if (!device.is_cuda() && args.activations != Activations::kF32) {
+    fail(name, ": delta rule: on the CPU it computes in FP32 whatever the activations, found another setting");
+  }
   if (device.is_cuda()) return bind_delta_rule_cuda(device.cuda(), std::move(name), args);
   return std::make_unique<DeltaRule>(device.cpu(), std::move(name), args);
 }

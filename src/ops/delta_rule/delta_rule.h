@@ -49,6 +49,7 @@
 #include "base/step_view.h"
 #include "device/cpu.h"
 #include "ops/bound_op.h"
+#include "ops/linear/row_codes.h"
 
 namespace weir {
 
@@ -59,12 +60,13 @@ enum class KeyHeadOrder { kGrouped, kTiled };
 
 struct DeltaRuleArgs {
   DecayKind decay = DecayKind::kBounded;
+  Activations activations = Activations::kF32;  // kAuto is a GPU's: its state has other sizes
   int64_t heads = 0;
   int64_t key_heads = 0;  // kScalar: a divisor of heads; else heads, or 0 for that
   KeyHeadOrder order = KeyHeadOrder::kGrouped;
   int64_t key_dim = 0;    // at most 256
   int64_t value_dim = 0;  // at most 256
-  PageField journal;      // row: delta_rule_journal_row_bytes(), or scalar_delta_journal_row_bytes() for kScalar
+  PageField journal;      // row: delta_rule_journal_row_bytes()
   AnchorField state;      // delta_rule_anchor_bytes()
   const float* q = nullptr;
   int64_t q_stride = 0;
@@ -80,10 +82,9 @@ struct DeltaRuleArgs {
   int64_t out_stride = 0;
 };
 
-int64_t delta_rule_journal_row_bytes(int64_t heads, int64_t key_dim, int64_t value_dim);
-int64_t scalar_delta_journal_row_bytes(int64_t heads, int64_t key_heads, int64_t key_dim, int64_t value_dim);
-int64_t delta_rule_journal_row_bytes(const DeltaRuleArgs& args);  // by its kind, heads and sizes
-int64_t delta_rule_anchor_bytes(int64_t heads, int64_t key_dim, int64_t value_dim);
+// By kind of decay, activations, heads and dimensions.
+int64_t delta_rule_journal_row_bytes(const DeltaRuleArgs& args);
+int64_t delta_rule_anchor_bytes(const DeltaRuleArgs& args);
 
 std::unique_ptr<BoundOp> bind_delta_rule(Device& device, std::string name, const DeltaRuleArgs& args);
 [[gnu::weak]] std::unique_ptr<BoundOp> bind_delta_rule_cuda(CudaDevice& device, std::string name,

@@ -86,6 +86,11 @@ static inline int64_t decay_dim(const DeltaRuleArgs& args) {
   return args.decay == DecayKind::kScalar ? 1 : args.key_dim;
 }
 
+// Whether the tensor cores' kernels compute it, with state of their own (delta_rule.h, "On CUDA").
+static inline bool tensor_core_state(const DeltaRuleArgs& args) {
+  return args.activations != Activations::kF32 && args.key_dim == 128 && args.value_dim == 128;
+}
+
 // One head's parts of a journal row; null where the chunk has no page.
 struct JournalRow {
   float* k = nullptr;

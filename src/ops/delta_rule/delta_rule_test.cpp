@@ -259,7 +259,7 @@ TEST(DeltaRule, CountsStateBytes) {
   const Shape shape{DecayKind::kBounded, 2, 32, 32};
   World world(device, shape, 1, 40, 40);
   world.sequence(0).rows = random_rows(shape, 40, Gates::kMild, 1);
-  const int64_t row = delta_rule_journal_row_bytes(2, 32, 32), anchor = delta_rule_anchor_bytes(2, 32, 32);
+  const int64_t row = delta_rule_journal_row_bytes(shape.args()), anchor = delta_rule_anchor_bytes(shape.args());
   world.step({16}, Anchors::kLast);
   EXPECT_EQ(device.counters().state_bytes_read, 0);
   EXPECT_EQ(device.counters().state_bytes_written, 16 * row);
@@ -278,11 +278,9 @@ TEST(DeltaRule, CountsStateBytes) {
 TEST(DeltaRule, RefusesDimensionsAndBuffersThatDoNotFit) {
   CpuDevice device(1, KernelSet::kReference);
   std::vector<float> x(4096);
-  DeltaRuleArgs good{.heads = 2,
-                     .key_dim = 8,
-                     .value_dim = 8,
-                     .journal = {.row_bytes = delta_rule_journal_row_bytes(2, 8, 8)},
-                     .state = {.bytes = delta_rule_anchor_bytes(2, 8, 8)}};
+  DeltaRuleArgs good{.heads = 2, .key_dim = 8, .value_dim = 8};
+  good.journal.row_bytes = delta_rule_journal_row_bytes(good);
+  good.state.bytes = delta_rule_anchor_bytes(good);
   good.q = good.k = good.v = good.g = good.beta = x.data();
   good.out = x.data();
   good.q_stride = good.k_stride = good.v_stride = good.g_stride = good.out_stride = 16;
@@ -301,13 +299,14 @@ TEST(DeltaRule, RefusesDimensionsAndBuffersThatDoNotFit) {
   refuses([](DeltaRuleArgs& a) { a.v_stride = 15; });
   refuses([](DeltaRuleArgs& a) { a.g = nullptr; });
   refuses([](DeltaRuleArgs& a) { a.key_heads = 1; });
+  refuses([](DeltaRuleArgs& a) { a.activations = Activations::kAuto; });
   good.decay = DecayKind::kScalar;
   good.heads = 4;
   good.key_heads = 2;
   good.v_stride = good.out_stride = 32;
   good.beta_stride = good.g_stride = 4;
-  good.journal.row_bytes = scalar_delta_journal_row_bytes(4, 2, 8, 8);
-  good.state.bytes = delta_rule_anchor_bytes(4, 8, 8);
+  good.journal.row_bytes = delta_rule_journal_row_bytes(good);
+  good.state.bytes = delta_rule_anchor_bytes(good);
   EXPECT_NO_THROW(bind_delta_rule(device, "op", good));
   refuses([](DeltaRuleArgs& a) { a.key_heads = 0; });
   refuses([](DeltaRuleArgs& a) { a.key_heads = 3; });

@@ -28,9 +28,14 @@ struct Shape {
   int64_t keys() const { return (scalar() ? key_heads : heads) * key_dim; }  // q and k of a row
   int64_t values() const { return heads * value_dim; }                       // v and out of a row
   int64_t decays() const { return heads * (scalar() ? 1 : key_dim); }        // g of a row
-  int64_t journal_row_bytes() const {
-    return delta_rule_journal_row_bytes(
-        {.decay = decay, .heads = heads, .key_heads = key_heads, .key_dim = key_dim, .value_dim = value_dim});
+  // Of an op's arguments: what says how large its state is.
+  DeltaRuleArgs args() const {
+    return {.decay = decay,
+            .heads = heads,
+            .key_heads = key_heads,
+            .order = order,
+            .key_dim = key_dim,
+            .value_dim = value_dim};
   }
 };
 
@@ -99,8 +104,9 @@ class World {
         v_(stride_rows(rows_a_step, value_stride_)),
         out_(v_.size()),
         beta_(stride_rows(rows_a_step, shape.heads + 1)) {
-    const int64_t row_bytes = shape.journal_row_bytes();
-    const int64_t anchor_bytes = delta_rule_anchor_bytes(shape.heads, shape.key_dim, shape.value_dim);
+    DeltaRuleArgs args = shape.args();
+    const int64_t row_bytes = delta_rule_journal_row_bytes(args);
+    const int64_t anchor_bytes = delta_rule_anchor_bytes(args);
     page_bytes_ = 16 * row_bytes + 64;
     block_bytes_ = 64 + (anchor_bytes + 63) / 64 * 64;
     pages_ = Mapping(sequences * chunks_ * page_bytes_);
@@ -113,26 +119,18 @@ class World {
       Sequence& sequence = sequences_[static_cast<size_t>(s)];
       for (int64_t c = 0; c < chunks_; ++c) sequence.pages.push_back(PageId(static_cast<uint32_t>(s * chunks_ + c)));
     }
-    DeltaRuleArgs args{.decay = shape.decay,
-                       .heads = shape.heads,
-                       .key_heads = shape.key_heads,
-                       .order = shape.order,
-                       .key_dim = shape.key_dim,
-                       .value_dim = shape.value_dim,
-                       .journal = {.group = 1, .offset = 64, .row_bytes = row_bytes},
-                       .state = {.offset = 64, .bytes = anchor_bytes},
-                       .q = q_.data(),
-                       .q_stride = key_stride_,
-                       .k = k_.data(),
-                       .k_stride = key_stride_,
-                       .v = v_.data(),
-                       .v_stride = value_stride_,
-                       .g = g_.data(),
-                       .g_stride = decay_stride_,
-                       .beta = beta_.data(),
-                       .beta_stride = shape.heads + 1,
-                       .out = out_.data(),
-                       .out_stride = value_stride_};
+    args.journal = {.group = 1, .offset = 64, .row_bytes = row_bytes};
+    args.state = {.offset = 64, .bytes = anchor_bytes};
+    args.q = q_.data();
+    args.k = k_.data();
+    args.q_stride = args.k_stride = key_stride_;
+    args.v = v_.data();
+    args.out = out_.data();
+    args.v_stride = args.out_stride = value_stride_;
+    args.g = g_.data();
+    args.g_stride = decay_stride_;
+    args.beta = beta_.data();
+    args.beta_stride = shape.heads + 1;
     op_ = bind_delta_rule(device, "test.delta_rule", args);
   }
 

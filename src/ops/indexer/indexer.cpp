@@ -204,6 +204,7 @@ std::unique_ptr<BoundOp> bind_indexer(Device& device, std::string name, const In
   }
   assert(args.q && args.weights && args.selected && args.count);
   if (device.is_cuda()) return bind_indexer_cuda(device.cuda(), std::move(name), args);
+  check_cpu_state(name, args.dtype);
   return std::make_unique<Indexer>(device.cpu(), std::move(name), args);
 }
 

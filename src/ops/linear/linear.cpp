@@ -104,13 +104,7 @@ class Linear final : public BoundOp {
     device_.counters().weight_bytes_read += weight.bytes();
   }
 
-  // Of a sequence's rows, the last one wants logits.
-  Cost cost(int32_t rows, int64_t) const override {
-    const int32_t used = args_.rows == RowSet::kAll ? rows : std::min(rows, 1);
-    if (used == 0) return {};
-    return {.weight_bytes = args_.weight.bytes(),
-            .flops = 2.0 * used * static_cast<double>(args_.weight.out) * static_cast<double>(args_.weight.in)};
-  }
+  Cost cost(int32_t rows, int64_t) const override { return linear_cost(args_.weight, args_.rows, rows); }
 
  private:
   // x as coded rows in the device's shared memory.
@@ -150,6 +144,13 @@ void check(const std::string& name, const LinearArgs& args, KernelSet set) {
 }
 
 }  // namespace
+
+Cost linear_cost(const WeightView& weight, RowSet set, int32_t rows) {
+  const int32_t used = set == RowSet::kAll ? rows : std::min(rows, 1);
+  if (used == 0) return {};
+  return {.weight_bytes = weight.bytes(),
+          .flops = 2.0 * used * static_cast<double>(weight.out) * static_cast<double>(weight.in)};
+}
 
 void check_weight(const std::string& name, const WeightView& weight, KernelSet set) {
   const std::string_view format = weight_format_name(weight.format);

@@ -68,6 +68,9 @@ using CodedLinearKernel = void (*)(const WeightView& weight, int64_t out_begin, 
 CodedLinearKernel coded_linear_kernel(KernelSet set);
 int64_t linear_scratch_bytes();
 
+// The least that a step of `rows` rows must move and compute. Of a sequence's rows, the last one wants logits.
+Cost linear_cost(const WeightView& weight, RowSet set, int32_t rows);
+
 // Throws Error unless kernels of the set can read the matrix; the message starts with `name`.
 void check_weight(const std::string& name, const WeightView& weight, KernelSet set);
 

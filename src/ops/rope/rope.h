@@ -10,6 +10,8 @@
 // interleaved and writes as half-split, which undoes the order of rows of q and k in GGUF files of Llama, so that
 // products of queries and keys are summed in the published order. Rotates the first 2 * pairs elements of each head, in
 // place; the others are untouched.
+//
+// On CUDA: the same operations, so the same bits.
 #pragma once
 
 #include <memory>
@@ -18,6 +20,7 @@
 
 #include "device/cpu.h"
 #include "ops/bound_op.h"
+#include "ops/rope/sin_cos.h"
 
 namespace weir {
 
@@ -52,12 +55,5 @@ std::unique_ptr<BoundOp> bind_rope(Device& device, std::string name, const RopeA
 // One row of an op, single-threaded.
 using RopeKernel = void (*)(const RopeArgs& args, int64_t row);
 RopeKernel rope_kernel(KernelSet set);
-
-// sine and cosine of an FP32 angle, |angle| up to 2^24, rounded to FP32 (error below 0.51 ULP of the result). A larger
-// angle, an infinity or NaN gives NaN.
-struct SinCos {
-  float sin, cos;
-};
-SinCos sin_cos(float angle);
 
 }  // namespace weir

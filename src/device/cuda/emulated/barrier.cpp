@@ -27,9 +27,7 @@ void barrier_arrive(uint64_t* barrier) {
   end_phase_if_complete(state);
 }
 
-void barrier_expect_bytes(uint64_t* barrier, size_t bytes) {
-  bits(barrier).bytes += static_cast<int32_t>(bytes);
-}
+void barrier_expect_bytes(uint64_t* barrier, size_t bytes) { bits(barrier).bytes += static_cast<int32_t>(bytes); }
 
 void barrier_complete_bytes(uint64_t* barrier, size_t bytes) {
   BarrierBits& state = bits(barrier);

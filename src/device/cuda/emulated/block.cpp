@@ -206,7 +206,8 @@ void progress() { current_block->idle_yields = 0; }
 
 void yield() {
   if (++current_block->idle_yields > kIdleYieldsPerThread * static_cast<int64_t>(current_block->threads.size())) {
-    fail_kernel("deadlock: a thread polls for what no other thread of its block will do (blocks run one after the other)");
+    fail_kernel(
+        "deadlock: a thread polls for what no other thread of its block will do (blocks run one after the other)");
   }
   push_ready(current);
   suspend();
@@ -266,8 +267,8 @@ std::string run_grid(dim3 grid, dim3 block_shape, size_t shared_bytes, const std
         run_block(block, parity++ % 2 == 1);
         if (block.failure.empty()) continue;
         current_block = nullptr;
-        return block.failure + " in block (" + std::to_string(x) + ", " + std::to_string(y) + ", " +
-               std::to_string(z) + ")";
+        return block.failure + " in block (" + std::to_string(x) + ", " + std::to_string(y) + ", " + std::to_string(z) +
+               ")";
       }
     }
   }

@@ -107,7 +107,8 @@ void meet(uint32_t mask, Op& op) {
   });
 }
 
-// --- called by a launch -----------------------------------------------------------------------------------------------
+// --- called by a launch
+// -----------------------------------------------------------------------------------------------
 std::byte* dynamic_shared();
 
 // Runs all blocks; the message of what went wrong, or an empty string.

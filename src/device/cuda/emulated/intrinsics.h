@@ -13,7 +13,8 @@
 using std::max;
 using std::min;
 
-// --- numbers ----------------------------------------------------------------------------------------------------------
+// --- numbers
+// ----------------------------------------------------------------------------------------------------------
 inline float __uint_as_float(unsigned bits) { return std::bit_cast<float>(bits); }
 inline unsigned __float_as_uint(float value) { return std::bit_cast<unsigned>(value); }
 inline float __int_as_float(int bits) { return std::bit_cast<float>(bits); }
@@ -58,7 +59,8 @@ inline int __dp4a(int a, int b, int c) {
   return c;
 }
 
-// --- memory -----------------------------------------------------------------------------------------------------------
+// --- memory
+// -----------------------------------------------------------------------------------------------------------
 template <class T>
 T __ldg(const T* p) {
   return *p;
@@ -144,7 +146,8 @@ inline unsigned atomicInc(unsigned* p, unsigned last) {
   return old;
 }
 
-// --- the block --------------------------------------------------------------------------------------------------------
+// --- the block
+// --------------------------------------------------------------------------------------------------------
 inline void __syncthreads() { weir::emulated::meet_block(0, 0, 0); }
 inline int __syncthreads_count(int predicate) { return weir::emulated::meet_block(0, 0, predicate != 0).sum; }
 inline int __syncthreads_or(int predicate) { return __syncthreads_count(predicate) != 0; }
@@ -153,7 +156,8 @@ inline int __syncthreads_and(int predicate) {
   return result.sum == result.threads;
 }
 
-// --- the warp ---------------------------------------------------------------------------------------------------------
+// --- the warp
+// ---------------------------------------------------------------------------------------------------------
 namespace weir::emulated {
 
 struct SyncWarp {

@@ -34,6 +34,12 @@ inline float flush_denormal(float x) { return std::fabs(x) < 1.17549435e-38f ? s
 // --- arithmetic -----------------------------------------------------------------------------------------------------
 inline float exp2_approx(float x) { return detail::flush_denormal(std::exp2(detail::flush_denormal(x))); }
 inline float reciprocal_approx(float x) { return detail::flush_denormal(1.f / detail::flush_denormal(x)); }
+inline uint32_t add_bf16x2(uint32_t a, uint32_t b) {
+  return pack_bf16(low_bf16(a) + low_bf16(b), high_bf16(a) + high_bf16(b));
+}
+inline uint32_t mul_bf16x2(uint32_t a, uint32_t b) {
+  return pack_bf16(low_bf16(a) * low_bf16(b), high_bf16(a) * high_bf16(b));
+}
 
 // --- global memory --------------------------------------------------------------------------------------------------
 template <class T>
@@ -84,11 +90,11 @@ inline bool mbarrier_try_wait(uint64_t* barrier, int parity) {
   return false;
 }
 inline void mbarrier_wait(uint64_t* barrier, int parity) {
-  while (!mbarrier_try_wait(barrier, parity)) {
-  }
+  while (!mbarrier_try_wait(barrier, parity)) {}
 }
 
-// --- asynchronous copies: done when waited for ------------------------------------------------------------------------
+// --- asynchronous copies: done when waited for
+// ------------------------------------------------------------------------
 inline void copy_async16(uint32_t to, const void* from, bool live = true) {
   if (live) detail::require_aligned(from, 16, "an asynchronous copy's source");
   emulated::current->copies.add({detail::at_shared(to, 16), live ? from : nullptr, 16});

@@ -13,18 +13,20 @@
 #define __launch_bounds__(...)
 #define __grid_constant__
 
-#define WEIR_VECTOR_TYPES(base, type)                                                                                \
-  struct base##2 {                                                                                                   \
-    type x, y;                                                                                                       \
-  } __attribute__((aligned(2 * sizeof(type))));                                                                      \
-  struct base##3 {                                                                                                   \
-    type x, y, z;                                                                                                    \
-  };                                                                                                                 \
-  struct base##4 {                                                                                                   \
-    type x, y, z, w;                                                                                                 \
-  } __attribute__((aligned(4 * sizeof(type) > 16 ? 16 : 4 * sizeof(type))));                                         \
-  inline base##2 make_##base##2(type x, type y) { return {x, y}; }                                                   \
-  inline base##3 make_##base##3(type x, type y, type z) { return {x, y, z}; }                                        \
+#define WEIR_VECTOR_TYPES(base, type)                                         \
+  struct base##2 {                                                            \
+    type x, y;                                                                \
+  }                                                                           \
+  __attribute__((aligned(2 * sizeof(type))));                                 \
+  struct base##3 {                                                            \
+    type x, y, z;                                                             \
+  };                                                                          \
+  struct base##4 {                                                            \
+    type x, y, z, w;                                                          \
+  }                                                                           \
+  __attribute__((aligned(4 * sizeof(type) > 16 ? 16 : 4 * sizeof(type))));    \
+  inline base##2 make_##base##2(type x, type y) { return {x, y}; }            \
+  inline base##3 make_##base##3(type x, type y, type z) { return {x, y, z}; } \
   inline base##4 make_##base##4(type x, type y, type z, type w) { return {x, y, z, w}; }
 
 WEIR_VECTOR_TYPES(char, signed char)

@@ -1,0 +1,24 @@
+#include "ops/linear/linear_few_cuda.cuh"
+
+namespace weir {
+
+FewRowsKernel few_rows_kernel_super(TileFormat format, int columns) {
+  switch (format) {
+    case TileFormat::kQ2_K:
+      return few_rows_instance<TileFormat::kQ2_K>(columns);
+    case TileFormat::kQ3_K:
+      return few_rows_instance<TileFormat::kQ3_K>(columns);
+    case TileFormat::kQ4_K:
+      return few_rows_instance<TileFormat::kQ4_K>(columns);
+    case TileFormat::kQ5_K:
+      return few_rows_instance<TileFormat::kQ5_K>(columns);
+    case TileFormat::kQ6_K:
+      return few_rows_instance<TileFormat::kQ6_K>(columns);
+    case TileFormat::kIq4Xs:
+      return few_rows_instance<TileFormat::kIq4Xs>(columns);
+    default:
+      return {};
+  }
+}
+
+}  // namespace weir

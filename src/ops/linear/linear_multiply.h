@@ -1,0 +1,58 @@
+// Products of tiled weights on the tensor cores (linear_tiles.h), in two kernels with the same bits:
+//
+// Few rows: bound by the weights. A warp multiplies strips of sixteen outputs, by itself: its ring brings their tiles;
+// x lies in its block's shared memory (up to eight rows: rounded by the block, all that it needs; more: BF16 tiles that
+// a kernel before has rounded, passing through a ring). A block takes one segment of its strips where there are too few
+// strips to fill the GPU; the last warp to be done with a strip then adds the segments' sums in their order.
+//
+// Many rows: bound by the tensor cores. A block multiplies 128 outputs with 128 or 256 rows, segments one after the
+// other.
+#pragma once
+
+#include "base/step_view.h"
+#include "device/cuda_device.h"
+#include "ops/linear/linear.h"
+#include "ops/linear/linear_tiles.h"
+
+namespace weir {
+
+inline constexpr int kMostLinearParts = 6;
+
+// One of the matrices that are multiplied with the same x.
+struct LinearPart {
+  const std::byte* tiles = nullptr;
+  const float* bias = nullptr;
+  float* y = nullptr;
+  int64_t y_stride = 0;
+  int32_t out = 0;
+  int32_t first_strip = 0;  // of all parts' strips
+};
+
+struct MultiplyArgs {
+  LinearPart parts[kMostLinearParts];
+  int32_t part_count = 0;
+  int32_t strips = 0;  // of all parts
+  int32_t in = 0;
+  int32_t segments = 0;
+  int32_t segment_tiles = 0;
+  const float* x = nullptr;
+  int64_t x_stride = 0;
+  uint32_t* counters = nullptr;  // [strips], zero between launches
+  const StepView* step = nullptr;
+  RowSet rows = RowSet::kAll;
+
+  // Set by multiply_tiles.
+  int32_t block_segments = 0;    // that a block takes: one or all
+  int32_t columns = 0;           // eights of rows that the launch serves
+  std::byte* rounded = nullptr;  // x in BF16, [k tile][columns][8 x 8 matrices of a tile], with more than eight rows
+  float* partials = nullptr;     // sums of segments
+};
+
+// When an op with such tiles is bound.
+void prepare_multiply(CudaDevice& device, TileFormat format);
+
+// Queues the product for at most `rows` rows; `workspace` has multiply_bytes.
+void multiply_tiles(CudaDevice& device, TileFormat format, MultiplyArgs args, std::byte* workspace, int32_t rows);
+int64_t multiply_bytes(const MultiplyArgs& args, int32_t rows);
+
+}  // namespace weir

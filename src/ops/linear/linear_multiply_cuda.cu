@@ -1,0 +1,116 @@
+// Launches of linear_multiply.h.
+#include "ops/linear/linear_multiply.h"
+
+#include <algorithm>
+
+#include "ops/linear/linear_few_cuda.cuh"
+#include "ops/linear/linear_kernels.h"
+#include "ops/linear/linear_many_cuda.cuh"
+
+namespace weir {
+namespace {
+
+// x of `columns` eights of rows as BF16 tiles, a thread for eight k of a row.
+__global__ void round_rows(const __grid_constant__ MultiplyArgs args) {
+  cuda::ptx::wait_for_previous();
+  cuda::ptx::let_next_start();
+  const int row = static_cast<int>(blockIdx.y) * 8 + static_cast<int>(threadIdx.x) % 8;
+  const int64_t eight = static_cast<int64_t>(blockIdx.x) * (blockDim.x / 8) + threadIdx.x / 8;
+  const int64_t tile = eight / 8;
+  if (row >= step_rows(args) || tile >= static_cast<int64_t>(args.segments) * args.segment_tiles) return;
+  std::byte* to = args.rounded + (tile * args.columns + blockIdx.y) * kColumnTileBytes + eight % 8 * 128 + row % 8 * 16;
+  *reinterpret_cast<uint4*>(to) = round_eight(args.x + row * args.x_stride, eight * 8, args.in);
+}
+
+constexpr int kRoundThreads = 256;
+
+void launch_rounding(CudaDevice& device, const MultiplyArgs& args) {
+  const int64_t threads = int64_t{8} * args.segments * args.segment_tiles * 8;
+  const int64_t blocks = (threads + kRoundThreads - 1) / kRoundThreads;
+  cuda::launch(device, {.grid = {blocks, args.columns}, .block = kRoundThreads, .overlap = true}, round_rows, args);
+}
+
+int columns_of(int32_t rows) { return (rows + 7) / 8; }
+int row_tiles(int32_t rows) { return (rows + kRowTile - 1) / kRowTile; }
+// Instances there are: 1, 2, 4 or 8 columns.
+int kernel_columns(int32_t rows) {
+  const int columns = columns_of(rows);
+  return columns > 4 ? 8 : columns > 2 ? 4 : columns;
+}
+
+int64_t rounded_bytes(const MultiplyArgs& args, int32_t rows) {
+  return rows <= 8 ? 0 : int64_t{args.segments} * args.segment_tiles * columns_of(rows) * kColumnTileBytes;
+}
+int64_t partial_bytes(const MultiplyArgs& args, int32_t rows) {
+  return args.segments == 1 ? 0 : int64_t{128} * 4 * args.strips * args.segments * kernel_columns(rows);
+}
+
+void launch_few_rows(CudaDevice& device, TileFormat format, MultiplyArgs args, int32_t rows) {
+  const int columns = kernel_columns(rows);
+  const FewRowsKernel kernel = few_rows_kernel(format, columns);
+  const int sms = device.sm_count(), k_tiles = args.segments * args.segment_tiles;
+  int warps = kMostWarps;
+  const auto groups = [&] { return (args.strips + warps - 1) / warps; };
+  // Segments go to blocks of their own unless there are strips enough; then their sums need no memory.
+  const bool whole = row_tiles(rows) > 1 || (groups() >= 8 * sms && (columns > 1 || k_tiles <= kMostResidentTiles));
+  args.block_segments = whole ? args.segments : 1;
+  const int splits = args.segments / args.block_segments;
+  // As many strips to a block, which share x, as leave a block for most multiprocessors.
+  while (warps > 1 && groups() * splits * row_tiles(rows) * 4 < sms * 3) warps /= 2;
+  const int64_t x_bytes = columns > 1 ? kXStages * columns * kColumnTileBytes + 128
+                                      : int64_t{args.block_segments} * args.segment_tiles * kColumnTileBytes;
+  const int64_t shared_bytes = warps * kernel.ring_bytes + x_bytes;
+  // Blocks that find room at once; each takes as many groups of strips as any other, or one less.
+  const int per_sm = static_cast<int>(std::clamp<int64_t>(device.shared_limit() / (shared_bytes + 1024), 1, 8));
+  const int most = std::max(1, per_sm * sms / (splits * row_tiles(rows)));
+  const int rounds = (groups() + most - 1) / most;
+  const int blocks = (groups() + rounds - 1) / rounds;
+  cuda::launch(device,
+         {.grid = {blocks, splits, row_tiles(rows)},
+          .block = 32 * (warps + (columns > 1 ? 1 : 0)),
+          .shared_bytes = shared_bytes,
+          .overlap = true},
+         kernel.kernel, args);
+}
+
+// False where the few-rows kernel is the better one.
+bool launch_many_rows(CudaDevice& device, TileFormat format, const MultiplyArgs& args, int32_t rows) {
+  const ManyRowsKernel kernel = many_rows_kernel(format, rows);
+  if (kernel.kernel == nullptr) return false;
+  const int row_blocks = (rows + kernel.rows - 1) / kernel.rows;
+  const int out_blocks = (args.strips + kManyStrips - 1) / kManyStrips;
+  if (row_blocks * out_blocks * 3 < device.sm_count()) return false;
+  cuda::launch(
+      device,
+      {.grid = {row_blocks, out_blocks}, .block = kManyThreads, .shared_bytes = kernel.shared_bytes, .overlap = true},
+      kernel.kernel, args);
+  return true;
+}
+
+}  // namespace
+
+void prepare_multiply(CudaDevice& device, TileFormat format) {
+  for (const int columns : {1, 2, 4, 8}) {
+    cuda::allow_shared(few_rows_kernel(format, columns).kernel, device.shared_limit());
+  }
+  for (const int32_t rows : {kFewerManyRows, kFewerManyRows + 1}) {
+    const ManyRowsKernel kernel = many_rows_kernel(format, rows);
+    if (kernel.kernel != nullptr) cuda::allow_shared(kernel.kernel, device.shared_limit());
+  }
+}
+
+int64_t multiply_bytes(const MultiplyArgs& args, int32_t rows) {
+  return rounded_bytes(args, rows) + partial_bytes(args, std::min(rows, kRowTile));
+}
+
+void multiply_tiles(CudaDevice& device, TileFormat format, MultiplyArgs args, std::byte* workspace, int32_t rows) {
+  if (rows == 0) return;
+  args.columns = columns_of(rows);
+  args.rounded = workspace;
+  args.partials = reinterpret_cast<float*>(workspace + rounded_bytes(args, rows));
+  if (rows > 8) launch_rounding(device, args);
+  if (rows > kRowTile && launch_many_rows(device, format, args, rows)) return;
+  launch_few_rows(device, format, args, rows);
+}
+
+}  // namespace weir

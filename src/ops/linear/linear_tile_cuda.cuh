@@ -1,0 +1,212 @@
+// The heart of every tensor-core product with few rows: a warp multiplies strips of weights (linear_tiles.h) that the
+// copy engine brings into its ring of shared memory, with rows of x that lie in shared memory as BF16.
+//
+// Numeric specification (linear.h, "On CUDA"): per segment, k ascending in steps of 16,
+//   no groups:  sum = mma(w, x, sum) from zero
+//   groups:     group = mma(w, x, group) from zero over the group's steps; sum = fma(scale, group, sum); with minima
+//               sum = fma(-min, total, sum), total = mma(1, x, total) from zero over the same steps
+// and the segments' sums are added in ascending order. A column of x does not touch another's bits.
+#pragma once
+
+#include "device/cuda/kernel.h"
+#include "device/cuda/ptx.h"
+#include "ops/linear/linear_operand_cuda.cuh"
+
+namespace weir {
+
+// --- x: 64 k of eight rows are eight matrices of 8 rows x 8 k, 128 bytes each, k ascending
+
+inline constexpr int kColumnTileBytes = 1024;  // 8 rows x 64 k
+
+// Eight k of a row: from FP32 to their sixteen bytes. Elements at and beyond `in` are zero.
+__device__ inline uint4 round_eight(const float* x, int64_t k, int64_t in) {
+  float v[8];
+  if (k + 8 <= in && reinterpret_cast<uintptr_t>(x + k) % 16 == 0) {
+    const float4 low = *reinterpret_cast<const float4*>(x + k), high = *reinterpret_cast<const float4*>(x + k + 4);
+    v[0] = low.x, v[1] = low.y, v[2] = low.z, v[3] = low.w;
+    v[4] = high.x, v[5] = high.y, v[6] = high.z, v[7] = high.w;
+  } else {
+    for (int i = 0; i < 8; ++i) v[i] = k + i < in ? x[k + i] : 0.f;
+  }
+  return {cuda::pack_bf16(v[0], v[1]), cuda::pack_bf16(v[2], v[3]), cuda::pack_bf16(v[4], v[5]),
+          cuda::pack_bf16(v[6], v[7])};
+}
+
+// --- the product of a tile
+
+// sums[c][i]: of output lane / 4 + 8 (i / 2) and row c * 8 + lane % 4 * 2 + i % 2 (the mma's C fragment).
+template <int kColumns>
+struct Sums {
+  float value[kColumns][4];
+
+  __device__ void clear() {
+    for (auto& column : value) {
+      for (float& v : column) v = 0;
+    }
+  }
+  __device__ void add(const Sums& other) {
+    for (int c = 0; c < kColumns; ++c) {
+      for (int i = 0; i < 4; ++i) value[c][i] += other.value[c][i];
+    }
+  }
+};
+
+template <class Operand>
+__device__ inline void add_group(const Operand& w, int group, const float (&product)[4], const float (&total)[4],
+                                 float (&sum)[4]) {
+  for (int i = 0; i < 4; ++i) sum[i] = fmaf(w.scale(group, i / 2), product[i], sum[i]);
+  if constexpr (Operand::kMinima) {
+    for (int i = 0; i < 4; ++i) sum[i] = fmaf(-w.min(group, i / 2), total[i], sum[i]);
+  }
+}
+
+// One tile of 16 outputs x 64 k. x: this tile's k of the first eight rows, the next eight `column_bytes` further.
+template <class Operand, int kColumns>
+__device__ inline void multiply_tile(const std::byte* tile, const std::byte* x, int column_bytes,
+                                     Sums<kColumns>& sums) {
+  constexpr int kGroup = Operand::kGroupSteps;
+  constexpr uint32_t kOnes[4] = {0x3f803f80u, 0x3f803f80u, 0x3f803f80u, 0x3f803f80u};
+  const Operand w(tile);
+  const uint32_t x_lane = cuda::ptx::shared_address(x) + lane_index() * 16;
+  Sums<kColumns> tile_sums;
+  if constexpr (kGroup == 4) tile_sums.clear();
+#pragma unroll
+  for (int pair = 0; pair < 2; ++pair) {  // of steps: as many as one load of x brings
+    uint32_t a[2][Operand::kParts][4];
+#pragma unroll
+    for (int s = 0; s < 2; ++s) {
+      for (int part = 0; part < Operand::kParts; ++part) w.a(2 * pair + s, part, a[s][part]);
+    }
+#pragma unroll
+    for (int c = 0; c < kColumns; ++c) {
+      uint32_t b[4];
+      cuda::ptx::load_matrix_x4(b, x_lane + c * column_bytes + pair * 512);
+      float product[4] = {}, total[4] = {};
+      float(&chain)[4] = kGroup == 0 ? sums.value[c] : kGroup == 4 ? tile_sums.value[c] : product;
+#pragma unroll
+      for (int s = 0; s < 2; ++s) {
+        for (int part = 0; part < Operand::kParts; ++part)
+          cuda::ptx::mma_bf16(chain, a[s][part], b[2 * s], b[2 * s + 1]);
+        if constexpr (Operand::kMinima) cuda::ptx::mma_bf16(total, kOnes, b[2 * s], b[2 * s + 1]);
+        if constexpr (kGroup == 1) {
+          add_group(w, 2 * pair + s, product, total, sums.value[c]);
+          for (int i = 0; i < 4; ++i) product[i] = total[i] = 0;
+        }
+      }
+      if constexpr (kGroup == 2) add_group(w, pair, product, total, sums.value[c]);
+    }
+  }
+  if constexpr (kGroup == 4) {
+    const float none[4] = {};
+#pragma unroll
+    for (int c = 0; c < kColumns; ++c) add_group(w, 0, tile_sums.value[c], none, sums.value[c]);
+  }
+}
+
+// --- a warp's ring: stages of tiles on their way from memory
+
+// Tiles of a stage: about 2 KB.
+template <class Operand>
+inline constexpr int kStageTiles = Operand::kBytes > 1200 ? 1 : 2;
+inline constexpr int kRingStages = 8;
+template <class Operand>
+inline constexpr int kStageBytes = kStageTiles<Operand>* Operand::kBytes;
+// Shared memory of a warp's ring: its stages, then a barrier for each.
+template <class Operand>
+inline constexpr int kRingBytes = (kRingStages * kStageBytes<Operand> + kRingStages * 8 + 127) / 128 * 128;
+
+// A warp reads runs of tiles one after the other. Run is a functor: run(i) gives the i-th, with tiles == 0 after the
+// last. All lanes call all functions together.
+struct TileRun {
+  const std::byte* tiles = nullptr;
+  int count = 0;
+};
+
+template <class Operand, class Runs>
+class TileRing {
+ public:
+  // `shared`: kRingBytes, at a multiple of 128.
+  __device__ TileRing(std::byte* shared, const Runs& runs)
+      : stages_(shared),
+        full_(reinterpret_cast<uint64_t*>(shared + kRingStages * kStageBytes<Operand>)),
+        runs_(runs),
+        ahead_(runs(0)) {
+    if (lane_index() == 0) {
+      for (int i = 0; i < kRingStages; ++i) cuda::ptx::mbarrier_init(full_ + i, 1);
+      cuda::ptx::mbarrier_fence_init();
+    }
+    __syncwarp();
+    for (int i = 0; i < kRingStages; ++i) fetch(i);
+  }
+
+  // The next stage of the current run; give it back with release() before the next.
+  __device__ const std::byte* acquire() {
+    cuda::ptx::mbarrier_wait(full_ + slot_, phase_);
+    return stages_ + slot_ * kStageBytes<Operand>;
+  }
+  __device__ void release() {
+    __syncwarp();
+    fetch(slot_);
+    if (++slot_ == kRingStages) {
+      slot_ = 0;
+      phase_ ^= 1;
+    }
+  }
+
+ private:
+  __device__ void fetch(int slot) {
+    if (ahead_.count == 0) return;
+    const int tiles = ahead_.count < kStageTiles<Operand> ? ahead_.count : kStageTiles<Operand>;
+    const int bytes = tiles * Operand::kBytes;
+    if (lane_index() == 0) {
+      cuda::ptx::mbarrier_arrive_expect(full_ + slot, bytes);
+      cuda::ptx::bulk_load(stages_ + slot * kStageBytes<Operand>, ahead_.tiles, bytes, full_ + slot);
+    }
+    ahead_.tiles += bytes;
+    ahead_.count -= tiles;
+    if (ahead_.count == 0) ahead_ = runs_(++run_);
+  }
+
+  std::byte* stages_;
+  uint64_t* full_;
+  Runs runs_;
+  TileRun ahead_;  // what is left to fetch of run run_
+  int run_ = 0;
+  int slot_ = 0;
+  uint32_t phase_ = 0;
+};
+
+// x that lies in shared memory as a whole, tile after tile, for one column.
+struct ResidentX {
+  const std::byte* tiles;
+  const std::byte* next = nullptr;
+
+  __device__ void begin_run(int first_tile) { next = tiles + first_tile * kColumnTileBytes; }
+  __device__ const std::byte* acquire() {
+    const std::byte* tile = next;
+    next += kColumnTileBytes;
+    return tile;
+  }
+  __device__ void release() {}
+};
+
+// Multiplies a run of `count` tiles that the ring brings with as many tiles of x (ResidentX, or a ring of its own).
+template <class Operand, int kColumns, class Ring, class X>
+__device__ inline void multiply_run(Ring& ring, int count, X& x, int column_bytes, Sums<kColumns>& sums) {
+  for (; count >= kStageTiles<Operand>; count -= kStageTiles<Operand>) {
+    const std::byte* tiles = ring.acquire();
+#pragma unroll
+    for (int t = 0; t < kStageTiles<Operand>; ++t) {
+      multiply_tile<Operand, kColumns>(tiles + t * Operand::kBytes, x.acquire(), column_bytes, sums);
+      x.release();
+    }
+    ring.release();
+  }
+  if (count > 0) {  // of stages of two: the last tile alone
+    multiply_tile<Operand, kColumns>(ring.acquire(), x.acquire(), column_bytes, sums);
+    x.release();
+    ring.release();
+  }
+}
+
+}  // namespace weir

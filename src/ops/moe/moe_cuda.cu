@@ -1,0 +1,181 @@
+#include <cmath>
+
+#include "ops/cuda_op.h"
+#include "ops/moe/moe_cuda.cuh"
+
+namespace weir {
+namespace {
+
+// The memory of a step's parts, one after the other.
+class Layout {
+ public:
+  explicit Layout(std::byte* base) : base_(base) {}
+  template <class T>
+  T* take(int64_t count) {
+    T* at = reinterpret_cast<T*>(base_ + bytes_);
+    bytes_ += (count * static_cast<int64_t>(sizeof(T)) + 255) / 256 * 256;
+    return at;
+  }
+  int64_t bytes() const { return bytes_; }
+
+ private:
+  std::byte* base_;
+  int64_t bytes_ = 0;
+};
+
+int64_t bytes_of(const WeightView& w) {
+  const int64_t scales = w.scales == nullptr              ? 0
+                         : w.format == WeightFormat::kMxfp4 ? w.out * (w.in / 32)
+                                                            : (w.out + w.scale_rows - 1) / w.scale_rows *
+                                                                  ((w.in + w.scale_cols - 1) / w.scale_cols) *
+                                                                  weight_block(w.scale_format).bytes;
+  return w.out * weight_row_bytes(w.format, w.in) + scales;
+}
+
+class MoeCuda : public CudaOp {
+ public:
+  MoeCuda(CudaDevice& device, std::string name, const MoeArgs& args) : CudaOp(device, std::move(name)), args_(args) {
+    const auto count = static_cast<int64_t>(args.experts.size());
+    count_ = count;
+    for (const ExpertWeights& w : args.experts) bytes_ += bytes_of(w.gate) + bytes_of(w.up) + bytes_of(w.down);
+    args_.experts.clear();  // the host's
+    args_.gate_bias = device.upload(args.gate_bias, count * args.inter);
+    args_.up_bias = device.upload(args.up_bias, count * args.inter);
+    args_.down_bias = device.upload(args.down_bias, count * args.out);
+  }
+
+  // Every expert is assumed to be as likely as any other.
+  Cost cost(int32_t rows, int64_t) const override {
+    const double read = 1 - std::pow(1 - static_cast<double>(args_.top_k) / static_cast<double>(count_), rows);
+    const double products = static_cast<double>(args_.inter) * static_cast<double>(2 * args_.in + args_.out);
+    return {.weight_bytes = static_cast<int64_t>(static_cast<double>(bytes_) * read),
+            .flops = 2.0 * rows * static_cast<double>(args_.top_k) * products};
+  }
+
+ protected:
+  MoeArgs args_;
+  int64_t count_ = 0;  // experts
+
+ private:
+  int64_t bytes_ = 0;
+};
+
+class MoePlain final : public MoeCuda {
+ public:
+  MoePlain(CudaDevice& device, std::string name, const MoeArgs& args) : MoeCuda(device, std::move(name), args) {
+    std::vector<ExpertWeights> uploaded;
+    for (const ExpertWeights& w : args.experts) {
+      uploaded.push_back({upload(device, w.gate), upload(device, w.up), upload(device, w.down)});
+    }
+    auto* experts = device.allocate_array<ExpertWeights>(count_);
+    device.to_device(experts, uploaded.data(), count_ * static_cast<int64_t>(sizeof(ExpertWeights)));
+    experts_ = experts;
+    device.reserve_workspace(buffers(nullptr, args.max_rows).bytes);
+  }
+
+  void enqueue(const StepBounds& bounds) override {
+    if (bounds.rows == 0) return;
+    const Buffers b = buffers(device().workspace(), bounds.rows);
+    multiply_plain(device(), bounds.rows, args_, experts_, b.h, b.z);
+    sum_pairs(device(), bounds.rows, args_, nullptr, b.z);
+  }
+
+ private:
+  struct Buffers {
+    float* h;
+    float* z;
+    int64_t bytes;
+  };
+  Buffers buffers(std::byte* base, int64_t rows) const {
+    Layout layout(base);
+    const int64_t pairs = rows * args_.top_k;
+    Buffers b{};
+    b.h = layout.take<float>(pairs * args_.inter);
+    b.z = layout.take<float>(pairs * args_.out);
+    b.bytes = layout.bytes();
+    return b;
+  }
+
+  const ExpertWeights* experts_ = nullptr;
+};
+
+class MoeTiles final : public MoeCuda {
+ public:
+  MoeTiles(CudaDevice& device, std::string name, const MoeArgs& args) : MoeCuda(device, std::move(name), args) {
+    check_plan(device, this->name(), count_);
+    experts_ = upload_experts(device, args);
+    device.reserve_workspace(buffers(nullptr, args.max_rows).bytes);
+  }
+
+  void enqueue(const StepBounds& bounds) override {
+    if (bounds.rows == 0) return;
+    const Buffers b = buffers(device().workspace(), bounds.rows);
+    const int32_t tile_rows = pair_tile_rows(bounds.rows);
+    plan_pairs(device(), bounds.rows,
+               {.ids = args_.ids,
+                .experts = static_cast<int32_t>(count_),
+                .top_k = static_cast<int32_t>(args_.top_k),
+                .tile_rows = tile_rows,
+                .x = args_.x,
+                .x_stride = args_.x_stride,
+                .in = args_.in,
+                .rounded = b.x,
+                .width = experts_.gate_up.width()},
+               b.plan);
+    multiply_pairs(device(), tile_rows,
+                   {.experts = experts_.gate_up,
+                    .plan = b.plan,
+                    .x = b.x,
+                    .row_of = b.plan.row_of,
+                    .out = {.hidden = true,
+                            .h = {.act = args_.act,
+                                  .gate_bias = args_.gate_bias,
+                                  .up_bias = args_.up_bias,
+                                  .inter = args_.inter,
+                                  .h = b.h,
+                                  .width = experts_.down.width()}}});
+    multiply_pairs(device(), tile_rows,
+                   {.experts = experts_.down,
+                    .plan = b.plan,
+                    .x = b.h,
+                    .out = {.z = {.bias = args_.down_bias, .out = args_.out, .z = b.z}}});
+    sum_pairs(device(), bounds.rows, args_, b.plan.places, b.z);
+  }
+
+ private:
+  struct Buffers {
+    PairPlan plan;
+    uint16_t* x;  // [rows, in with padding], in fragment order
+    uint16_t* h;  // [pairs, inter with padding], likewise
+    float* z;     // [pairs, out]
+    int64_t bytes;
+  };
+  // The parts lie where they do for these rows: a step of fewer has others.
+  Buffers buffers(std::byte* base, int64_t rows) const {
+    Layout layout(base);
+    const int64_t pairs = rows * args_.top_k;
+    Buffers b{};
+    b.plan.tile_count = layout.take<int32_t>(1);
+    b.plan.tiles = layout.take<PairTile>(pairs);
+    b.plan.row_of = layout.take<int32_t>(pairs);
+    b.plan.places = layout.take<int32_t>(pairs);
+    b.x = layout.take<uint16_t>(rows * experts_.gate_up.width());
+    b.h = layout.take<uint16_t>(pairs * experts_.down.width());
+    b.z = layout.take<float>(pairs * args_.out);
+    b.bytes = layout.bytes();
+    return b;
+  }
+
+  TiledExperts experts_;
+};
+
+}  // namespace
+
+std::unique_ptr<BoundOp> bind_moe_cuda(CudaDevice& device, std::string name, MoeArgs args) {
+  if (args.activations == Activations::kF32 || !uniform(args.experts)) {
+    return std::make_unique<MoePlain>(device, std::move(name), args);
+  }
+  return std::make_unique<MoeTiles>(device, std::move(name), args);
+}
+
+}  // namespace weir

@@ -1,0 +1,179 @@
+// Routed experts on the GPU: what the launches of a step hand each other (moe.h, "On CUDA").
+//
+//   plan and round   which rows an expert has; x in BF16, in the order in which products read it
+//   gate and up      h of every pair (row, slot), in BF16, in the same order
+//   down             z of every pair, FP32
+//   sum              y
+//
+// Which experts have rows is known on the device alone, so grids come from the bounds and the work from the plan. A
+// step's pairs are numbered by expert, rows ascending within one.
+#pragma once
+
+#include "base/math.h"
+#include "device/cuda/kernel.h"
+#include "ops/linear/linear_tiles.h"
+#include "ops/moe/moe.h"
+
+namespace weir {
+
+// Pairs [first_pair, first_pair + rows) of an expert: no more than a kernel multiplies at once.
+struct PairTile {
+  int32_t expert = 0;
+  int32_t first_pair = 0;
+  int32_t rows = 0;
+  int32_t unused = 0;
+};
+
+// A step's plan, in the workspace.
+struct PairPlan {
+  int32_t* tile_count = nullptr;  // [1]
+  PairTile* tiles = nullptr;      // [tiles]; experts ascending
+  int32_t* row_of = nullptr;      // [pairs]
+  int32_t* places = nullptr;      // [rows, top_k]: pairs of a row
+};
+
+// Rows of BF16 as operands of mma m16n8k16: `tiles` tiles of 64 elements, 128 bytes each. Lane quad q of a warp needs of
+// step s (16 elements) the elements 16 s + 2q, + 1, + 8, + 9; those of steps 0 and 1 lie together, 16 bytes at 16 q,
+// those of steps 2 and 3 64 bytes further.
+__host__ __device__ inline int64_t fragment_order(int64_t k) {
+  const int64_t in_step = k % 16;
+  return k / 32 * 32 + in_step % 8 / 2 * 8 + k % 32 / 16 * 4 + in_step / 8 * 2 + in_step % 2;
+}
+
+// One side of the experts: gate with up, or down. Of gate with up strip s holds rows 8 s to 8 s + 7 of gate, then those
+// of up: the two values of an output meet in one lane.
+struct ExpertTiles {
+  TileFormat format = TileFormat::kBf16;
+  const std::byte* tiles = nullptr;  // [experts, strips, k_tiles]
+  int32_t strips = 0;                // of an expert
+  int32_t segments = 0;              // of k
+  int32_t segment_tiles = 0;
+
+  __host__ __device__ int32_t k_tiles() const { return segments * segment_tiles; }
+  __host__ __device__ int64_t width() const { return int64_t{k_tiles()} * kTileIns; }  // of a row of x, with padding
+};
+
+// activation.h: GluFunction.
+__device__ inline float glu(const GluFunction& f, float g, float u) {
+  switch (f.kind) {
+    case ElementwiseKind::kSitu: {
+      const float up = f.linear_beta == 0 ? u : f.linear_beta * math::tanh(u / f.linear_beta);
+      return ((f.beta * math::tanh(g / f.beta)) * math::sigmoid(g)) * up;
+    }
+    case ElementwiseKind::kGeGlu: {
+      const float cube = (g * g) * g;
+      return (g * math::sigmoid(kGeluSlope * math::fma(kGeluCubic, cube, g))) * u;
+    }
+    case ElementwiseKind::kClampedSwiGlu: {
+      const float gate = f.linear_beta < g ? f.linear_beta : g;
+      const float top = f.linear_beta < u ? f.linear_beta : u;
+      const float up = top < -f.linear_beta ? -f.linear_beta : top;
+      return (up + 1.f) * (gate * math::sigmoid(gate * f.beta));
+    }
+    default:
+      return (g * math::sigmoid(g)) * u;
+  }
+}
+
+// Gate with up: h, and what else its epilogue needs.
+struct HiddenOut {
+  GluFunction act;
+  const float* gate_bias = nullptr;  // [experts, inter], with up_bias, or none
+  const float* up_bias = nullptr;
+  int64_t inter = 0;
+  uint16_t* h = nullptr;  // [pairs, width], in fragment order
+  int64_t width = 0;      // inter, padded for down
+};
+// Down: z.
+struct PairOut {
+  const float* bias = nullptr;  // [experts, out]
+  int64_t out = 0;
+  float* z = nullptr;  // [pairs, out]
+};
+
+// What becomes of the sums: h or z.
+struct ExpertOut {
+  bool hidden = false;
+  HiddenOut h;
+  PairOut z;
+
+  // Sums of one pair: rows `lane / 4` and 8 more of the strip.
+  __device__ void store(const PairTile& tile, int strip, int64_t pair, float first, float second) const {
+    const int row = lane_id() / 4;
+    if (hidden) {
+      store_hidden(tile.expert, int64_t{strip} * 8 + row, pair, first, second);
+    } else {
+      store_output(tile.expert, int64_t{strip} * 16 + row, pair, first);
+      store_output(tile.expert, int64_t{strip} * 16 + row + 8, pair, second);
+    }
+  }
+  __device__ void store_hidden(int64_t expert, int64_t o, int64_t pair, float gate, float up) const {
+    if (o >= h.inter) return;
+    if (h.gate_bias != nullptr) {
+      gate = gate + h.gate_bias[expert * h.inter + o];
+      up = up + h.up_bias[expert * h.inter + o];
+    }
+    h.h[pair * h.width + fragment_order(o)] = f32_to_bf16(glu(h.act, gate, up));
+  }
+  __device__ void store_output(int64_t expert, int64_t o, int64_t pair, float v) const {
+    if (o >= z.out) return;
+    z.z[pair * z.out + o] = z.bias == nullptr ? v : v + z.bias[expert * z.out + o];
+  }
+  // By the warp of the tile's last strip: h is padded with zeros, which down multiplies too.
+  __device__ void pad(const PairTile& tile) const {
+    if (!hidden) return;
+    for (int i = 0; i < tile.rows; ++i) {
+      uint16_t* row = h.h + (int64_t{tile.first_pair} + i) * h.width;
+      for (int64_t o = h.inter + lane_id(); o < h.width; o += 32) row[fragment_order(o)] = 0;
+    }
+  }
+};
+
+// One product of a step: gate with up, or down.
+struct ExpertProduct {
+  ExpertTiles experts;
+  PairPlan plan;
+  const uint16_t* x = nullptr;      // [rows or pairs, width], in fragment order
+  const int32_t* row_of = nullptr;  // of a pair; none: x has a row for every pair
+  ExpertOut out;
+};
+
+// --- the launches; `bounds` as in CudaOp::enqueue
+
+// Rows of a tile, for steps of at most so many rows.
+int32_t pair_tile_rows(int32_t rows);
+
+struct PlanArgs {
+  const int32_t* ids = nullptr;  // [rows, top_k]
+  int32_t experts = 0;
+  int32_t top_k = 0;
+  int32_t tile_rows = 0;
+  const float* x = nullptr;
+  int64_t x_stride = 0;
+  int64_t in = 0;
+  uint16_t* rounded = nullptr;  // [rows, width], in fragment order; none: x is not rounded
+  int64_t width = 0;
+};
+void plan_pairs(CudaDevice& device, int32_t rows, const PlanArgs& args, const PairPlan& plan);
+// Error when the plan of so many experts does not fit into shared memory.
+void check_plan(const CudaDevice& device, const std::string& name, int64_t experts);
+
+// Tiles of at most tile_rows pairs.
+void multiply_pairs(CudaDevice& device, int32_t tile_rows, const ExpertProduct& product);
+// y = sum over a row's pairs of weights * z. places: of a row's pairs [rows, top_k]; none: pairs are numbered by row and
+// slot.
+void sum_pairs(CudaDevice& device, int32_t rows, const MoeArgs& args, const int32_t* places, const float* z);
+
+// FP32 products of any matrices (moe.h, "On CUDA", f32). experts: on the device.
+void multiply_plain(CudaDevice& device, int32_t rows, const MoeArgs& args, const ExpertWeights* experts, float* h,
+                    float* z);
+
+// The experts of a layer as tiles: of gate with up, and of down. `uniform`: whether the formats allow it, which is when
+// each side has one.
+struct TiledExperts {
+  ExpertTiles gate_up, down;
+};
+bool uniform(const std::vector<ExpertWeights>& experts);
+TiledExperts upload_experts(CudaDevice& device, const MoeArgs& args);
+
+}  // namespace weir

@@ -1,0 +1,23 @@
+// The kernels of moe_few_cuda.cuh, by what tiles hold.
+#pragma once
+
+#include <cstdint>
+
+#include "ops/linear/linear_tiles.h"
+
+namespace weir {
+
+struct ExpertProduct;
+
+struct FewKernel {
+  void (*kernel)(ExpertProduct) = nullptr;
+  int warps = 0;
+  int64_t ring_bytes = 0;  // of a warp
+};
+
+// For tiles of up to 8 pairs, or up to 32.
+FewKernel few_kernel_plain(TileFormat format, bool one_column);
+FewKernel few_kernel_block(TileFormat format, bool one_column);
+FewKernel few_kernel_super(TileFormat format, bool one_column);
+
+}  // namespace weir

@@ -1,0 +1,190 @@
+// The first launch of a step of experts, and the last: the plan with the rounding of x, and the sum.
+#include "base/error.h"
+#include "device/cuda/ptx.h"
+#include "ops/moe/moe_cuda.cuh"
+
+namespace weir {
+namespace {
+
+constexpr int kThreads = 1024;
+constexpr int kWarps = kThreads / 32;
+constexpr int kRowsAhead = 8;  // of ids on their way while a warp counts
+
+// Each warp has a run of rows and a count for every expert. As the experts of a row differ, the lanes of a warp can
+// count and place a row's pairs at once; runs ascend with the warps, so pairs of an expert come out with rows
+// ascending.
+struct Planner {
+  const PlanArgs& args;
+  const PairPlan& plan;
+  int32_t rows;
+  int32_t* counts;     // [kWarps, experts]
+  int32_t* warp_sums;  // [2, kWarps]
+
+  // body(count, row, slot) for each pair of the warp's rows that is this lane's.
+  template <class Body>
+  __device__ void each_pair(Body body) const {
+    const int warp = static_cast<int>(threadIdx.x) / 32, lane = lane_id();
+    const int per_warp = (rows + kWarps - 1) / kWarps;
+    const int begin = warp * per_warp, end = begin + per_warp < rows ? begin + per_warp : rows;
+    int32_t* count = counts + warp * args.experts;
+    for (int first = 0; first < args.top_k; first += 32) {
+      const int slot = first + lane;
+      for (int row = begin; row < end; row += kRowsAhead) {
+        int32_t id[kRowsAhead];
+#pragma unroll
+        for (int i = 0; i < kRowsAhead; ++i) {
+          const bool there = row + i < end && slot < args.top_k;
+          id[i] = there ? args.ids[int64_t{row + i} * args.top_k + slot] : -1;
+        }
+#pragma unroll
+        for (int i = 0; i < kRowsAhead; ++i) {
+          if (id[i] >= 0) body(count[id[i]], row + i, slot);
+          __syncwarp();
+        }
+      }
+    }
+  }
+
+  // Where v begins in the sums over all threads, ascending.
+  __device__ int32_t exclusive_sum(int32_t v, int32_t* sums) const {
+    const int lane = lane_id(), warp = static_cast<int>(threadIdx.x) / 32;
+    int32_t inclusive = v;
+    for (int step = 1; step < 32; step *= 2) {
+      const int32_t before = __shfl_up_sync(0xffffffffu, inclusive, step);
+      if (lane >= step) inclusive += before;
+    }
+    if (lane == 31) sums[warp] = inclusive;
+    __syncthreads();
+    int32_t begin = inclusive - v;
+    for (int w = 0; w < warp; ++w) begin += sums[w];
+    return begin;
+  }
+
+  __device__ int32_t tiles_of(int32_t pairs) const { return (pairs + args.tile_rows - 1) / args.tile_rows; }
+
+  // From counts to the first pair of every warp and expert; writes the tiles.
+  __device__ void lay_out() const {
+    const int thread = static_cast<int>(threadIdx.x);
+    const int per_thread = (args.experts + kThreads - 1) / kThreads;
+    const int begin = thread * per_thread;
+    const int end = begin + per_thread < args.experts ? begin + per_thread : args.experts;
+    int32_t pairs = 0, tiles = 0;
+    for (int e = begin; e < end; ++e) {
+      int32_t of_expert = 0;
+      for (int w = 0; w < kWarps; ++w) of_expert += counts[w * args.experts + e];
+      pairs += of_expert;
+      tiles += tiles_of(of_expert);
+    }
+    int32_t pair = exclusive_sum(pairs, warp_sums);
+    int32_t tile = exclusive_sum(tiles, warp_sums + kWarps);
+    if (thread == kThreads - 1) *plan.tile_count = tile + tiles;
+    for (int e = begin; e < end; ++e) {
+      const int32_t first = pair;
+      for (int w = 0; w < kWarps; ++w) {
+        const int32_t count = counts[w * args.experts + e];
+        counts[w * args.experts + e] = pair;
+        pair += count;
+      }
+      for (int32_t at = first; at < pair; at += args.tile_rows) {
+        plan.tiles[tile++] = {e, at, pair - at < args.tile_rows ? pair - at : args.tile_rows, 0};
+      }
+    }
+  }
+
+  __device__ void run() const {
+    for (int i = static_cast<int>(threadIdx.x); i < kWarps * args.experts; i += kThreads) counts[i] = 0;
+    __syncthreads();
+    each_pair([](int32_t& count, int, int) { ++count; });
+    __syncthreads();
+    lay_out();
+    __syncthreads();
+    each_pair([this](int32_t& next, int row, int slot) {
+      const int32_t pair = next++;
+      plan.row_of[pair] = row;
+      plan.places[int64_t{row} * args.top_k + slot] = pair;
+    });
+  }
+};
+
+// Element k of a row, padded with zeros.
+__device__ float element(const float* x, int64_t k, int64_t in) { return k < in ? x[k] : 0.f; }
+
+// Sixteen bytes of a rounded row: unit `u`, in fragment order.
+__device__ uint4 rounded_unit(const float* x, int64_t u, int64_t in) {
+  const int64_t k = u / 4 * 32 + u % 4 * 2;
+  const auto pair = [&](int64_t at) { return ptx::pack_bf16(element(x, at, in), element(x, at + 1, in)); };
+  return {pair(k), pair(k + 8), pair(k + 16), pair(k + 24)};
+}
+
+__global__ void __launch_bounds__(kThreads) plan_and_round(const __grid_constant__ PlanArgs args,
+                                                           const __grid_constant__ PairPlan plan,
+                                                           const StepView* step) {
+  WEIR_DYNAMIC_SHARED(int32_t, shared);
+  ptx::wait_for_previous_kernel();
+  ptx::let_next_kernel_start();
+  const int32_t rows = step->rows;
+  if (blockIdx.x == 0) {
+    __shared__ int32_t warp_sums[2 * kWarps];
+    Planner{args, plan, rows, shared, warp_sums}.run();
+    return;
+  }
+  const int64_t units = args.width / 8;
+  const int64_t stride = int64_t{gridDim.x - 1} * kThreads;
+  for (int64_t i = int64_t{blockIdx.x - 1} * kThreads + threadIdx.x; i < rows * units; i += stride) {
+    const int64_t row = i / units, unit = i % units;
+    reinterpret_cast<uint4*>(args.rounded)[i] = rounded_unit(args.x + row * args.x_stride, unit, args.in);
+  }
+}
+
+constexpr int kSumThreads = 256;
+
+__global__ void __launch_bounds__(kSumThreads) weighted_sum(const float* z, const int32_t* places, const float* weights,
+                                                            int32_t top_k, int64_t out, float* y, int64_t y_stride,
+                                                            const StepView* step) {
+  ptx::wait_for_previous_kernel();
+  ptx::let_next_kernel_start();
+  const int64_t row = blockIdx.x;
+  if (row >= step->rows) return;
+  const int64_t d = int64_t{blockIdx.y} * kSumThreads + threadIdx.x;
+  if (d >= out) return;
+  float a = 0;
+#pragma unroll 8
+  for (int32_t k = 0; k < top_k; ++k) {
+    const int64_t slot = row * top_k + k;
+    a = math::fma(weights[slot], z[(places == nullptr ? slot : places[slot]) * out + d], a);
+  }
+  y[row * y_stride + d] = a;
+}
+
+int64_t plan_bytes(int64_t experts) { return kWarps * experts * int64_t{sizeof(int32_t)}; }
+
+}  // namespace
+
+void check_plan(const CudaDevice& device, const std::string& name, int64_t experts) {
+  if (plan_bytes(experts) + 1024 > device.shared_limit()) {
+    fail(name, ": at most ", (device.shared_limit() - 1024) / plan_bytes(1), " experts on this GPU, found ", experts);
+  }
+}
+
+void plan_pairs(CudaDevice& device, int32_t rows, const PlanArgs& args, const PairPlan& plan) {
+  int64_t blocks = 0;
+  if (args.rounded != nullptr) {
+    blocks = (rows * (args.width / 8) + kThreads - 1) / kThreads;
+    const int64_t most = 2 * device.sm_count();
+    blocks = blocks < most ? blocks : most;
+  }
+  launch(device,
+         {.grid = static_cast<unsigned>(1 + blocks),
+          .block = kThreads,
+          .shared_bytes = plan_bytes(args.experts),
+          .overlap = true},
+         plan_and_round, args, plan, device.step());
+}
+
+void sum_pairs(CudaDevice& device, int32_t rows, const MoeArgs& args, const int32_t* places, const float* z) {
+  const dim3 grid(static_cast<unsigned>(rows), static_cast<unsigned>((args.out + kSumThreads - 1) / kSumThreads), 1);
+  launch(device, {.grid = grid, .block = kSumThreads, .overlap = true}, weighted_sum, z, places, args.weights,
+         static_cast<int32_t>(args.top_k), args.out, args.y, args.y_stride, device.step());
+}
+
+}  // namespace weir
