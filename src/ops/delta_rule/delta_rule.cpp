@@ -9,7 +9,6 @@ namespace weir {
 namespace {
 
 constexpr int64_t kFloat = sizeof(float);
-constexpr int64_t kHalf = sizeof(uint16_t);
 constexpr int64_t kMaxDim = 256;
 
 DeltaRuleHead head_kernel(KernelSet set) {
@@ -94,14 +93,11 @@ class DeltaRule final : public BoundOp {
 }  // namespace
 
 int64_t delta_rule_journal_row_bytes(const DeltaRuleArgs& args) {
-  const int64_t keys = key_heads(args) * args.key_dim, decays = args.heads * decay_dim(args),
-                values = args.heads * args.value_dim;
-  if (!tensor_core_state(args)) return (keys + decays + values) * kFloat;
-  return (keys + values) * kHalf + decays * kFloat;
+  return (key_heads(args) * args.key_dim + args.heads * (decay_dim(args) + args.value_dim)) * kFloat;
 }
 
 int64_t delta_rule_anchor_bytes(const DeltaRuleArgs& args) {
-  return args.heads * args.key_dim * args.value_dim * kFloat;  // in planes of 16 bits too
+  return args.heads * args.key_dim * args.value_dim * kFloat;
 }
 
 Cost delta_rule_cost(const DeltaRuleArgs& args, int32_t rows, int64_t position) {
@@ -125,9 +121,6 @@ Cost delta_rule_cost(const DeltaRuleArgs& args, int32_t rows, int64_t position) 
 
 std::unique_ptr<BoundOp> bind_delta_rule(Device& device, std::string name, const DeltaRuleArgs& args) {
   check(name, args);
-  if (!device.is_cuda() && args.activations != Activations::kF32) {
-    fail(name, ": delta rule: on the CPU it computes in FP32 whatever the activations, found another setting");
-  }
   if (device.is_cuda()) return bind_delta_rule_cuda(device.cuda(), std::move(name), args);
   return std::make_unique<DeltaRule>(device.cpu(), std::move(name), args);
 }

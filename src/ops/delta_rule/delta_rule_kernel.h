@@ -90,11 +90,6 @@ WEIR_HD static inline int64_t decay_dim(const DeltaRuleArgs& args) {
 // What a step of `rows` rows of one sequence, the last at `position`, moves and computes at least.
 Cost delta_rule_cost(const DeltaRuleArgs& args, int32_t rows, int64_t position);
 
-// Whether the tensor cores' kernels compute it, with state of their own (delta_rule.h, "On CUDA").
-WEIR_HD static inline bool tensor_core_state(const DeltaRuleArgs& args) {
-  return args.activations != Activations::kF32 && args.key_dim == 128 && args.value_dim == 128;
-}
-
 // One head's parts of a journal row; null where the chunk has no page.
 struct JournalRow {
   float* k = nullptr;
@@ -103,7 +98,7 @@ struct JournalRow {
 };
 
 WEIR_HD static inline JournalRow journal_row(const DeltaRuleArgs& args, const StepView& step, const SpanView& span,
-                                     int64_t head, int64_t position) {
+                                             int64_t head, int64_t position) {
   const PageId page = span.pages[args.journal.group][static_cast<size_t>(position / kPagePositions)];
   if (page == kNoPage) return {};
   std::byte* block = step.page_pools[static_cast<size_t>(args.journal.group)].base +
@@ -122,8 +117,8 @@ WEIR_HD static inline float* anchor_state(const DeltaRuleArgs& args, const StepV
 }
 
 // Where the anchor at `position` is to be stored; null if nobody wants it.
-WEIR_HD static inline float* anchor_target(const DeltaRuleArgs& args, const StepView& step, const SpanView& span, int64_t head,
-                                   int64_t position) {
+WEIR_HD static inline float* anchor_target(const DeltaRuleArgs& args, const StepView& step, const SpanView& span,
+                                           int64_t head, int64_t position) {
   for (const AnchorWrite& write : span.anchor_writes) {
     if (write.position == position) return anchor_state(args, step, write.slot, head);
   }
