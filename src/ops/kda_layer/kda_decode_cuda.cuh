@@ -163,7 +163,7 @@ __device__ __forceinline__ void scale_commit(DecodeShared<false>& shared, int th
 // Unbounded: the factors of row t's pairs. Row j meets row t in the block of 2^b rows that t's bit b opens.
 __device__ __forceinline__ void scale_pairs(DecodeShared<false>& shared, int t, int thread) {
   for (int i = thread; i < t * 64; i += kDecodeWarps * 32) {
-    const int j = i / 64, pair = i % 64, b = 31 - __clz(t ^ j), m = t >> b << b;
+    const int j = i / 64, pair = i % 64, b = 31 - __clz(t ^ j), m = (t >> b) << b;
     uint32_t& x = reinterpret_cast<uint32_t*>(shared.keys[j])[pair];
     const float2 r = reinterpret_cast<const float2*>(shared.journal_decays[m - 1])[pair],
                  g = reinterpret_cast<const float2*>(shared.journal_decays[j])[pair];
@@ -171,9 +171,9 @@ __device__ __forceinline__ void scale_pairs(DecodeShared<false>& shared, int t, 
   }
   for (int i = thread; i < 8 * 64; i += kDecodeWarps * 32) {
     const int column = i / 64, pair = i % 64, b = column / 2;
-    if ((t >> b & 1) == 0) continue;
+    if (((t >> b) & 1) == 0) continue;
     const uint32_t x = reinterpret_cast<const uint32_t*>(shared.plain[column % 2])[pair];
-    const float2 r = reinterpret_cast<const float2*>(shared.journal_decays[(t >> b << b) - 1])[pair],
+    const float2 r = reinterpret_cast<const float2*>(shared.journal_decays[((t >> b) << b) - 1])[pair],
                  g = reinterpret_cast<const float2*>(shared.own_decay)[pair];
     reinterpret_cast<uint32_t*>(shared.pair_rows[column])[pair] =
         pack_bf16(low_bf16(x) * fast_exp(g.x - r.x), high_bf16(x) * fast_exp(g.y - r.y));

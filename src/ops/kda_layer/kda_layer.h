@@ -78,6 +78,7 @@ struct KdaLayerArgs {
   KdaRows q, k, v, f, beta_logit, gate;
   float* out = nullptr;
   int64_t out_stride = 0;
+  int64_t workspace_bytes = int64_t{256} << 20;  // for chunks between the two launches; longer steps take more launches
 };
 
 inline constexpr int64_t kKdaHeadDim = 128;

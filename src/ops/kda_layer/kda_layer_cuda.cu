@@ -14,8 +14,6 @@ namespace {
 using cuda::allow_shared;
 using cuda::launch;
 
-// Chunks' blocks that are in the workspace at once: longer steps take several launches.
-constexpr int64_t kWorkspaceBytes = int64_t{256} << 20;
 constexpr int64_t kStateBytes = int64_t{kda::kDim} * kda::kDim * 4;
 
 template <bool kBounded>
@@ -24,7 +22,7 @@ class KdaLayer final : public CudaOp {
   KdaLayer(CudaDevice& device, std::string name, const KdaLayerArgs& args)
       : CudaOp(device, std::move(name)), layer_(layer(device, args)) {
     const int64_t chunk_bytes = args.heads * kda::kBlockBytes;
-    chunks_ = static_cast<int>(std::max<int64_t>(1, kWorkspaceBytes / chunk_bytes));
+    chunks_ = static_cast<int>(std::max<int64_t>(1, args.workspace_bytes / chunk_bytes));
     carry_offset_ = chunks_ * chunk_bytes;
     device.reserve_workspace(carry_offset_ + 2 * args.heads * kStateBytes);
     device.launched(allow_shared(&kda::prep<kBounded>, device.shared_limit()));

@@ -96,7 +96,7 @@ __device__ __forceinline__ void prep_values(const PrepChunk& chunk, std::byte* b
 // Sums over the warp of eight values, in the order of cuda::warp_sum; value i ends in lane 16 i2 + 8 i1 + 4 i0 + x.
 template <int kCount>
 __device__ __forceinline__ void fold(float* v, int lane) {
-  const bool upper = (lane & 4 * kCount) != 0;
+  const bool upper = (lane & (4 * kCount)) != 0;
 #pragma unroll
   for (int i = 0; i < kCount; ++i) {
     const float give = upper ? v[i] : v[i + kCount], keep = upper ? v[i + kCount] : v[i];
@@ -114,7 +114,7 @@ __device__ constexpr int fold8_lane(int i) { return 4 * i; }
 // A row's channels of this lane, in the places of operand tiles that begin kTile bytes apart.
 template <int kTile>
 __device__ __forceinline__ void store_operand(std::byte* tiles, int row, int lane, uint2 x) {
-  const uint32_t low = static_cast<uint32_t>((lane / 4 % 4 * 2 ^ row % 8) << 4);
+  const uint32_t low = static_cast<uint32_t>(((lane / 4 % 4 * 2) ^ (row % 8)) << 4);
   std::byte* at = tiles + lane / 16 * kTile + row * 128 + lane % 4 * 4;
   *reinterpret_cast<uint32_t*>(at + low) = x.x;
   *reinterpret_cast<uint32_t*>(at + (low ^ 16)) = x.y;
@@ -131,12 +131,12 @@ __device__ __forceinline__ void pair_chain(PairSums& sums, const std::byte* bloc
 #pragma unroll
   for (int k = 0; k < 8; ++k) {
     const int tile = k / 4, chunk = k % 4 * 2;
-    const uint32_t at = ptx::shared_address(block + tile * kOperandTile + row * 128 + ((chunk + lane / 16 ^ row % 8) << 4));
+    const uint32_t at = ptx::shared_address(block + tile * kOperandTile + row * 128 + (((chunk + lane / 16) ^ (row % 8)) << 4));
     uint32_t keys[4], queries[4], b[4];
     if constexpr (kKeys) ptx::load_matrix_x4(keys, at);
     ptx::load_matrix_x4(queries, at + kChunk * 128);
     ptx::load_matrix_x4(b, ptx::shared_address(other + tile * kOtherTile + column * 128 +
-                                               ((chunk + lane / 8 % 2 ^ column % 8) << 4)));
+                                               (((chunk + lane / 8 % 2) ^ (column % 8)) << 4)));
 #pragma unroll
     for (int x = 0; x < 2; ++x) {
       if constexpr (kKeys) ptx::mma_bf16(sums.keys[x], keys, b[2 * x], b[2 * x + 1]);
@@ -294,8 +294,8 @@ __device__ __forceinline__ void prep_unbounded(const PrepChunk& chunk, std::byte
   for (int b = 3; b >= 0; --b) {
 #pragma unroll
     for (int row = 0; row < kChunk; ++row) {
-      const bool upper = (row >> b & 1) != 0;
-      const float4 middle = decays[((row >> b | 1) << b) * 32 - 32], g = decays[row * 32];
+      const bool upper = ((row >> b) & 1) != 0;
+      const float4 middle = decays[(((row >> b) | 1) << b) * 32 - 32], g = decays[row * 32];
       const float4 e = fast_exp4(upper ? g - middle : middle - g);
       store_operand<kOperandTile>(block, row, lane, pack4(unpack4(k[row]) * e));
       if (upper) store_operand<kOperandTile>(block, kChunk + row, lane, pack4(unpack4(q[row]) * e));

@@ -85,7 +85,7 @@ __device__ __forceinline__ void store_carry(const float* s, float4* carry) {
 // The block of chunk i, kAhead chunks early, by thread 0.
 __device__ __forceinline__ void fetch_block(SpanShared& shared, const SpanPart& part, const std::byte* blocks, int i) {
   const int use = part.use(i), stage = use % kStages;
-  if (use >= kStages) ptx::mbarrier_wait(&shared.empty[stage], use / kStages - 1 & 1);
+  if (use >= kStages) ptx::mbarrier_wait(&shared.empty[stage], (use / kStages - 1) & 1);
   ptx::mbarrier_arrive_expect(&shared.full[stage], kBlockBytes);
   const int64_t block = int64_t{part.block0 + i} * part.head.layer.heads + part.head.head;
   ptx::bulk_load(shared.stages[stage], blocks + block * kBlockBytes, kBlockBytes, &shared.full[stage]);
@@ -175,7 +175,7 @@ __device__ __forceinline__ void run_part(SpanShared& shared, const SpanPart& par
     const int use = part.use(i), stage = use % kStages, first = part.first_live(i), end = part.end_live(i);
     const std::byte* const block = shared.stages[stage];
     const uint32_t address = ptx::shared_address(block);
-    ptx::mbarrier_wait(&shared.full[stage], use / kStages & 1);
+    ptx::mbarrier_wait(&shared.full[stage], (use / kStages) & 1);
     __syncwarp();
     // The anchor term: hi(S) with [kt; qt].
     float p[16];
