@@ -46,7 +46,7 @@ __global__ void __launch_bounds__(kThreads) short_conv(ShortConvArgs args, const
   const int64_t begin = int64_t{blockIdx.y} * rows_each;
   const int64_t end = begin + rows_each < step->rows ? begin + rows_each : step->rows;
   if (channel >= args.channels) return;
-  float weight[kTaps], x[kTaps];  // x[kTaps - 1]: the row's own
+  float weight[kTaps], x[kTaps] = {};  // x[kTaps - 1]: the row's own
 #pragma unroll
   for (int tap = 0; tap < kTaps; ++tap) weight[tap] = args.weight[tap * args.channels + channel];
   int32_t loaded = -1;  // the span whose earlier inputs are in x
