@@ -1,6 +1,7 @@
 // The gates on a GPU give the CPU's bits.
 #include <cmath>
 #include <cstring>
+#include <deque>
 #include <random>
 
 #include "ops/cuda_op.h"
@@ -33,10 +34,12 @@ bool same(const std::vector<float>& a, const std::vector<float>& b) {
 TEST_F(GateCuda, EqualsTheReferenceBitForBitInPlaceAndLeavesOtherRowsAlone) {
   CpuDevice cpu(1, KernelSet::kReference);
   std::mt19937 random(7);
+  std::deque<std::vector<float>> weights;  // an address stands for what was uploaded from it
   for (bool bounded : {true, false}) {
     for (int64_t key_dim : {1, 20, 128}) {
       const int64_t heads = 3, rows = 5, decays = heads * key_dim, stride = decays + 3;
-      const std::vector<float> a = random_values(heads, 1, random), bias = random_values(decays, 1, random);
+      const std::vector<float>& a = weights.emplace_back(random_values(heads, 1, random));
+      const std::vector<float>& bias = weights.emplace_back(random_values(decays, 1, random));
       std::vector<float> f = random_values((rows + 1) * stride, 8, random),
                          beta = random_values((rows + 1) * (heads + 1), 8, random);
       testing::DeviceBuffer<float> f_device(device(), f), beta_device(device(), beta);

@@ -70,6 +70,7 @@ struct GdnLayerArgs {
   int64_t gate_stride = 0;
   float* out = nullptr;  // none of the inputs
   int64_t out_stride = 0;
+  int64_t workspace_bytes = int64_t{256} << 20;  // for what the first launch of long spans leaves to the second
 };
 
 inline constexpr int64_t kGdnHeadDim = 128;

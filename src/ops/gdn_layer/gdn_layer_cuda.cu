@@ -13,15 +13,13 @@ namespace {
 using cuda::allow_shared;
 using cuda::launch;
 
-// Chunks' blocks that are in the workspace at once: longer steps take several launches.
-constexpr int64_t kWorkspaceBytes = int64_t{256} << 20;
 constexpr int64_t kStateBytes = int64_t{gdn::kDim} * gdn::kDim * 4;
 
 class GdnLayer final : public CudaOp {
  public:
   GdnLayer(CudaDevice& device, std::string name, const GdnLayerArgs& args)
       : CudaOp(device, std::move(name)), layer_(layer(device, args)) {
-    chunks_ = static_cast<int>(std::max<int64_t>(1, kWorkspaceBytes / (key_bytes() + value_bytes())));
+    chunks_ = static_cast<int>(std::max<int64_t>(1, args.workspace_bytes / (key_bytes() + value_bytes())));
     device.reserve_workspace(chunks_ * (key_bytes() + value_bytes()) + 2 * args.heads * kStateBytes);
     device.launched(allow_shared(&gdn::prep, device.shared_limit()));
     device.launched(allow_shared(&gdn::span, device.shared_limit()));
@@ -75,8 +73,8 @@ class GdnLayer final : public CudaOp {
 
   // The chunks of spans of two rows and more: at most as many as rows, and two beyond each span's sixteenths.
   void enqueue_long(const StepBounds& bounds) {
-    const int chunks = static_cast<int>(
-        std::min<int64_t>(bounds.rows, bounds.rows / kPagePositions + 2 * int64_t{bounds.spans}));
+    const int chunks =
+        static_cast<int>(std::min<int64_t>(bounds.rows, bounds.rows / kPagePositions + 2 * int64_t{bounds.spans}));
     const int64_t table = kda::LongSpans::shared_bytes(bounds.spans);
     std::byte* const workspace = device().workspace();
     const gdn::Blocks blocks{workspace, workspace + chunks_ * key_bytes()};
@@ -100,7 +98,7 @@ class GdnLayer final : public CudaOp {
   }
 
   gdn::Layer layer_;
-  int chunks_ = 0;
+  int chunks_ = 0;  // whose blocks are in the workspace at once: longer steps take several launches
 };
 
 }  // namespace
