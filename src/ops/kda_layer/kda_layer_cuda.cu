@@ -25,13 +25,18 @@ class KdaLayer final : public CudaOp {
     chunks_ = static_cast<int>(std::max<int64_t>(1, args.workspace_bytes / chunk_bytes));
     carry_offset_ = chunks_ * chunk_bytes;
     device.reserve_workspace(carry_offset_ + 2 * args.heads * kStateBytes);
+    device.launched(allow_shared(&kda::decode<kBounded>, sizeof(kda::DecodeShared<kBounded>)));
     device.launched(allow_shared(&kda::prep<kBounded>, device.shared_limit()));
     device.launched(allow_shared(&kda::span, device.shared_limit()));
   }
 
   void enqueue(const StepBounds& bounds) override {
     if (bounds.rows < 1 || bounds.spans < 1) return;
-    launch(device(), {.grid = int64_t{bounds.spans} * layer_.heads, .block = kda::kDecodeWarps * 32},
+    launch(device(),
+           {.grid = int64_t{bounds.spans} * layer_.heads,
+            .block = kda::kDecodeWarps * 32,
+            .shared_bytes = sizeof(kda::DecodeShared<kBounded>),
+            .overlap = true},
            &kda::decode<kBounded>, device().step(), layer_);
     if (bounds.longest_span > 1) enqueue_long(bounds);
   }
