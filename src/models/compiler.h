@@ -19,6 +19,8 @@
 
 namespace weir {
 
+inline constexpr float kL2Eps = 1e-6f;  // on the sum (spec of the delta rule's q and k)
+
 class Compiler {
  public:
   Compiler(const ModelSpec& spec, Circuit& circuit) : spec_(spec), c_(circuit) {}
@@ -58,6 +60,7 @@ class Compiler {
   // The recurrence and its state; `args` without state and buffers.
   void delta_rule(const std::string& name, DeltaRuleArgs args, const DeltaInputs& in, Buffer o);
   // RMS norm of each head times a function of the gate, in place.
+  void gdn_in_one_op(const std::string& name, const GdnMixer& m, Buffer qkv, Buffer z, Buffer b, Buffer a, Buffer o);
   void gated_norm(const std::string& name, NormKind kind, int64_t heads, const FloatVector& weight, Buffer gate,
                   Buffer o);
 
