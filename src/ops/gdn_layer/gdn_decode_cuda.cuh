@@ -9,6 +9,7 @@ constexpr int kDecodeWarps = 8;
 constexpr int kKeyPitch = 136, kUpdatePitch = 24;  // of rows, without bank conflicts
 
 struct DecodeShared {
+  alignas(128) uint4 high[kDecodeWarps][8][32];  // hi(S), then that of the new anchor
   alignas(16) uint16_t keys[kChunk][kKeyPitch];  // of the journal
   alignas(16) uint16_t updates[kDecodeWarps][kChunk][kUpdatePitch];
   alignas(16) uint16_t own[2][kKeyPitch];  // k, q
@@ -17,6 +18,7 @@ struct DecodeShared {
   float pairs[kChunk];                     // Lb
   alignas(16) uint16_t outputs[kChunk];    // A
   float squares[kDecodeWarps];
+  uint64_t fetched;  // hi(S)
 };
 
 // The row's place, the same for all threads of a block.
@@ -118,10 +120,9 @@ __device__ __forceinline__ float decode_decays(DecodeShared& shared, const Decod
   return fast_exp(total);
 }
 
-// The commit of a warp's 16 columns: both planes in, both out; a becomes the new hi.
-__device__ __forceinline__ void commit_columns(uint32_t (*a)[4], const uint4* low_in, uint4* out,
-                                               const uint32_t* updates, const uint16_t (*keys)[kKeyPitch], float decay,
-                                               int lane) {
+// The commit of a warp's 16 columns: both planes in, both out; high becomes the new hi. u is scaled.
+__device__ __forceinline__ void commit_columns(uint4 (*high)[32], const uint4* low_in, uint4* out, const uint32_t* u,
+                                               const uint16_t (*keys)[kKeyPitch], float decay, int lane) {
 #pragma unroll
   for (int first = 0; first < 8; first += 4) {
     uint4 low[4];
@@ -134,22 +135,23 @@ __device__ __forceinline__ void commit_columns(uint32_t (*a)[4], const uint4* lo
       const int k = first + i;
       uint32_t b[4];
       ptx::load_matrix_x4_transposed(b, ptx::shared_address(&keys[lane % 16][16 * k + lane / 16 * 8]));
+      const uint4 x = low_in != nullptr ? high[k][lane] : make_uint4(0, 0, 0, 0);
       float s[8];
-      kda::join_planes(a[k][0], low[i].x, s[0], s[1]);
-      kda::join_planes(a[k][1], low[i].y, s[2], s[3]);
-      kda::join_planes(a[k][2], low[i].z, s[4], s[5]);
-      kda::join_planes(a[k][3], low[i].w, s[6], s[7]);
+      kda::join_planes(x.x, low[i].x, s[0], s[1]);
+      kda::join_planes(x.y, low[i].y, s[2], s[3]);
+      kda::join_planes(x.z, low[i].z, s[4], s[5]);
+      kda::join_planes(x.w, low[i].w, s[6], s[7]);
 #pragma unroll
-      for (float& x : s) x *= decay;
-      ptx::mma_bf16(s, updates, b[0], b[1]);
-      ptx::mma_bf16(s + 4, updates, b[2], b[3]);
-#pragma unroll
-      for (int x = 0; x < 4; ++x) a[k][x] = kda::high_planes(s[2 * x], s[2 * x + 1]);
+      for (float& y : s) y *= decay;
+      ptx::mma_bf16(s, u, b[0], b[1]);
+      ptx::mma_bf16(s + 4, u, b[2], b[3]);
+      const uint4 y = {kda::high_planes(s[0], s[1]), kda::high_planes(s[2], s[3]), kda::high_planes(s[4], s[5]),
+                       kda::high_planes(s[6], s[7])};
+      high[k][lane] = y;
       if (out == nullptr) continue;
-      ptx::store_stream(out + k * 32, make_uint4(a[k][0], a[k][1], a[k][2], a[k][3]));
-      ptx::store_stream(out + kda::kPlane + k * 32,
-                        make_uint4(kda::low_planes(s[0], s[1]), kda::low_planes(s[2], s[3]),
-                                   kda::low_planes(s[4], s[5]), kda::low_planes(s[6], s[7])));
+      ptx::store_stream(out + k * 32, y);
+      ptx::store_stream(out + kda::kPlane + k * 32, uint4{kda::low_planes(s[0], s[1]), kda::low_planes(s[2], s[3]),
+                                                          kda::low_planes(s[4], s[5]), kda::low_planes(s[6], s[7])});
     }
   }
 }
@@ -181,8 +183,9 @@ __device__ __forceinline__ void pair_products(DecodeShared& shared, int row, flo
   }
 }
 
-__global__ void __launch_bounds__(kDecodeWarps * 32, 3) decode(const StepView* step, Layer layer) {
-  __shared__ DecodeShared shared;
+__global__ void __launch_bounds__(kDecodeWarps * 32, 4) decode(const StepView* step, Layer layer) {
+  WEIR_DYNAMIC_SHARED(DecodeShared, memory);
+  DecodeShared& shared = *memory;
   const size_t number = blockIdx.x / static_cast<unsigned>(layer.heads);
   if (number >= step->spans.size() || step->spans[number].rows != 1) return;
   const Sequence sequence{*step, step->spans[number], layer};
@@ -191,14 +194,16 @@ __global__ void __launch_bounds__(kDecodeWarps * 32, 3) decode(const StepView* s
   const int column = warp * 16 + g + 8 * (c % 2);
   const int64_t batch_row = sequence.span.first_row;
 
-  uint32_t a[8][4];
-  const uint4* planes = r.base ? r.base.planes(r.head) + warp * kda::kPlaneColumns + lane : nullptr;
-#pragma unroll
-  for (int k = 0; k < 8; ++k) {
-    const uint4 x = planes != nullptr ? ptx::load_stream(planes + 32 * k) : make_uint4(0, 0, 0, 0);
-    a[k][0] = x.x, a[k][1] = x.y, a[k][2] = x.z, a[k][3] = x.w;
+  // The state is older than the kernel before this one, the row may come from it.
+  if (thread == 0 && r.base) {
+    ptx::mbarrier_init(&shared.fetched, 1);
+    ptx::mbarrier_fence_init();
+    ptx::mbarrier_arrive_expect(&shared.fetched, kPlaneBytes);
+    ptx::bulk_load(shared.high, r.base.planes(r.head), kPlaneBytes, &shared.fetched);
   }
   fetch_journal(shared, r, thread);
+  ptx::wait_for_previous();
+  ptx::let_next_start();
   if (r.commits) write_windows(r, thread);
   const float beta = layer.beta(batch_row, r.head);
   const float value = decode_value(r, column, c < 2);
@@ -207,6 +212,8 @@ __global__ void __launch_bounds__(kDecodeWarps * 32, 3) decode(const StepView* s
   const float scale = decode_decays(shared, r, warp, lane);
   ptx::wait_copies<0>();
   __syncthreads();
+  if (r.base) ptx::mbarrier_wait(&shared.fetched, 0);
+  __syncwarp();
 
   const uint32_t update_rows = ptx::shared_address(&shared.updates[warp][lane % 8 + lane / 16 * 8][lane / 8 % 2 * 8]);
   uint32_t updates[4];
@@ -214,19 +221,24 @@ __global__ void __launch_bounds__(kDecodeWarps * 32, 3) decode(const StepView* s
     ptx::load_matrix_x4_transposed(updates, update_rows);
 #pragma unroll
     for (int x = 0; x < 4; ++x) updates[x] = scale_rows(updates[x], shared.commit_factors + 2 * c + x / 2 * 8);
-    commit_columns(a, planes != nullptr ? planes + kda::kPlane : nullptr,
-                   r.next ? r.next.planes(r.head) + warp * kda::kPlaneColumns + lane : nullptr, updates, shared.keys,
+    const int at = warp * kda::kPlaneColumns + lane;
+    commit_columns(shared.high[warp], r.base ? r.base.planes(r.head) + kda::kPlane + at : nullptr,
+                   r.next ? r.next.planes(r.head) + at : nullptr, updates, shared.keys,
                    fast_exp(r.old.decays(r.head)[kChunk - 1]), lane);
     __syncwarp();
     *reinterpret_cast<uint4*>(&shared.updates[warp][lane / 2][lane % 2 * 8]) = make_uint4(0, 0, 0, 0);
     __syncwarp();
   }
-  if (warp == 0) pair_products(shared, r.row, beta, lane);
   float p[4] = {};  // columns g, g + 8 of P and Q in turn
+  if (r.base || r.commits) {
 #pragma unroll
-  for (int k = 0; k < 8; ++k) {
-    ptx::mma_bf16(p, a[k], operand(shared.own[g % 2], k, 0, c), operand(shared.own[g % 2], k, 1, c));
+    for (int k = 0; k < 8; ++k) {
+      const uint4 x = shared.high[warp][k][lane];
+      const uint32_t a[4] = {x.x, x.y, x.z, x.w};
+      ptx::mma_bf16(p, a, operand(shared.own[g % 2], k, 0, c), operand(shared.own[g % 2], k, 1, c));
+    }
   }
+  if (warp == 0) pair_products(shared, r.row, beta, lane);
   __syncthreads();
 
   float u = beta * (value - scale * (c % 2 == 0 ? p[0] : p[2]));

@@ -21,14 +21,19 @@ class GdnLayer final : public CudaOp {
       : CudaOp(device, std::move(name)), layer_(layer(device, args)) {
     chunks_ = static_cast<int>(std::max<int64_t>(1, args.workspace_bytes / (key_bytes() + value_bytes())));
     device.reserve_workspace(chunks_ * (key_bytes() + value_bytes()) + 2 * args.heads * kStateBytes);
+    device.launched(allow_shared(&gdn::decode, sizeof(gdn::DecodeShared)));
     device.launched(allow_shared(&gdn::prep, device.shared_limit()));
     device.launched(allow_shared(&gdn::span, device.shared_limit()));
   }
 
   void enqueue(const StepBounds& bounds) override {
     if (bounds.rows < 1 || bounds.spans < 1) return;
-    launch(device(), {.grid = int64_t{bounds.spans} * layer_.heads, .block = gdn::kDecodeWarps * 32}, &gdn::decode,
-           device().step(), layer_);
+    launch(device(),
+           {.grid = int64_t{bounds.spans} * layer_.heads,
+            .block = gdn::kDecodeWarps * 32,
+            .shared_bytes = static_cast<int64_t>(sizeof(gdn::DecodeShared)),
+            .overlap = true},
+           &gdn::decode, device().step(), layer_);
     if (bounds.longest_span > 1) enqueue_long(bounds);
   }
 
