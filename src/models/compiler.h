@@ -47,9 +47,12 @@ class Compiler {
   void select(const std::string& name, const Indexer& indexer, Buffer low, Buffer x);
   void mix(const std::string& layer, const KdaMixer& m, Buffer x, Buffer out);
   void mix(const std::string& layer, const GdnMixer& m, Buffer x, Buffer out);  // compile_gdn.cpp
-  // Projection, convolution and SiLU of one of q, k, v.
-  Buffer convolved(const std::string& name, std::string_view key, const Linear& projection, const FloatVector& weight,
-                   int64_t taps, Buffer x);
+  // What a KDA layer's projections give; q, k, v, f and beta before and after the ops that prepare them.
+  struct KdaBuffers {
+    Buffer q, k, v, f, beta, gate, o;
+  };
+  void kda_layer(const std::string& name, const KdaMixer& m, const KdaBuffers& b);  // as one op
+  void kda_ops(const std::string& name, const KdaMixer& m, const KdaBuffers& b);    // one by one
   // Convolution and SiLU of all columns of x; its op and state are named `stem` + "conv" and "window".
   void convolution(const std::string& stem, const FloatVector& weight, int64_t taps, Buffer x, Buffer y);
   // Log decay and beta in place; `args` without its buffers.

@@ -63,7 +63,8 @@ __device__ __forceinline__ uint2 earlier_input(const Head& head, int which, int 
 // Warps 0 and 1: q and k of the row, convolved, of unit length (q scaled), channels 4 lane to 4 lane + 3.
 __device__ __forceinline__ float4 decode_key(const Head& head, const DecodeRow& r, int which, int lane) {
   const Layer& layer = head.layer;
-  const uint2 x = pack4(*reinterpret_cast<const float4*>(head.row(layer.inputs[which], head.span.first_position) + 4 * lane));
+  const uint2 x =
+      pack4(*reinterpret_cast<const float4*>(head.row(layer.inputs[which], head.span.first_position) + 4 * lane));
   const float4* taps = reinterpret_cast<const float4*>(layer.conv[which]) + head.head * kDim + 4 * lane;
   const float4 w[4] = {taps[0], taps[1], taps[2], taps[3]};
   const uint2 x3 = earlier_input(head, which, 3, lane), x2 = earlier_input(head, which, 2, lane),
@@ -90,8 +91,9 @@ __device__ __forceinline__ float decode_value(const Head& head, const DecodeRow&
 }
 
 // The commit of a warp's 16 columns: both planes in, both out; high becomes the new plane. All are of this lane.
-__device__ __forceinline__ void commit_columns(uint4 (*high)[32], const uint4* low_in, uint4* out, const uint32_t* updates,
-                                               const uint16_t (*commit)[kCommitPitch], const float* decay, int lane) {
+__device__ __forceinline__ void commit_columns(uint4 (*high)[32], const uint4* low_in, uint4* out,
+                                               const uint32_t* updates, const uint16_t (*commit)[kCommitPitch],
+                                               const float* decay, int lane) {
   const int c = lane % 4;
 #pragma unroll
   for (int first = 0; first < 8; first += 4) {
@@ -127,7 +129,8 @@ __device__ __forceinline__ void commit_columns(uint4 (*high)[32], const uint4* l
 }
 
 // Sixteen rows (rows g and g + 8 of this lane given) times eight columns (of places, column g given).
-__device__ __forceinline__ void row_products(float* d, const uint16_t* row, const uint16_t* row8, const uint16_t* column) {
+__device__ __forceinline__ void row_products(float* d, const uint16_t* row, const uint16_t* row8,
+                                             const uint16_t* column) {
 #pragma unroll
   for (int k = 0; k < 8; ++k) {
     const uint2 x = *reinterpret_cast<const uint2*>(row + 16 * k), y = *reinterpret_cast<const uint2*>(row8 + 16 * k),
@@ -221,8 +224,8 @@ __device__ __forceinline__ void pair_products(DecodeShared<false>& shared, int t
 
 // Warps 0 (q) and 1 (k): the row's operands and journal entries.
 template <bool kBounded>
-__device__ __forceinline__ void decode_operands(DecodeShared<kBounded>& shared, const Head& head, const DecodeRow& r, int warp,
-                                                int lane) {
+__device__ __forceinline__ void decode_operands(DecodeShared<kBounded>& shared, const Head& head, const DecodeRow& r,
+                                                int warp, int lane) {
   const Layer& layer = head.layer;
   const float4 f = *reinterpret_cast<const float4*>(head.row(layer.f, head.span.first_position) + 4 * lane);
   const float4 bias = reinterpret_cast<const float4*>(layer.dt_bias + head.head * kDim)[lane];
@@ -265,7 +268,8 @@ __device__ __forceinline__ void fetch_journal(DecodeShared<kBounded>& shared, co
                     live ? r.old.updates(row) + warp * 16 + column : nullptr, live);
   if constexpr (!kBounded) {
     for (int i = thread; i < r.earlier * 32; i += kDecodeWarps * 32) {
-      ptx::copy_async16(ptx::shared_address(&shared.journal_decays[i / 32][i % 32 * 4]), r.old.decays(i / 32) + i % 32 * 4);
+      ptx::copy_async16(ptx::shared_address(&shared.journal_decays[i / 32][i % 32 * 4]),
+                        r.old.decays(i / 32) + i % 32 * 4);
     }
   }
   ptx::commit_copies();
@@ -324,14 +328,13 @@ __global__ void __launch_bounds__(kDecodeWarps * 32, kBounded ? 4 : 3) decode(co
   if (r.base) ptx::mbarrier_wait(&shared.fetched, 0);
   __syncwarp();
 
-  const uint32_t update_rows =
-      ptx::shared_address(&shared.updates[warp][lane % 8 + lane / 16 * 8][lane / 8 % 2 * 8]);
+  const uint32_t update_rows = ptx::shared_address(&shared.updates[warp][lane % 8 + lane / 16 * 8][lane / 8 % 2 * 8]);
   uint32_t updates[4];
   if (r.commits) {
     ptx::load_matrix_x4_transposed(updates, update_rows);
     commit_columns(shared.high[warp], r.base ? r.base.planes() + kPlane + warp * kPlaneColumns + lane : nullptr,
-                   r.next ? r.next.planes() + warp * kPlaneColumns + lane : nullptr, updates, shared.commit, shared.decay,
-                   lane);
+                   r.next ? r.next.planes() + warp * kPlaneColumns + lane : nullptr, updates, shared.commit,
+                   shared.decay, lane);
     __syncwarp();
     *reinterpret_cast<uint4*>(&shared.updates[warp][lane / 2][lane % 2 * 8]) = make_uint4(0, 0, 0, 0);
     __syncwarp();
@@ -350,8 +353,8 @@ __global__ void __launch_bounds__(kDecodeWarps * 32, kBounded ? 4 : 3) decode(co
   pair_products(shared, r.row, beta, warp, lane);
   __syncthreads();
 
-  const float u = decode_update(c % 2 == 0 ? anchor_term[0] : anchor_term[2], value, beta, shared.pairs, shared.updates[warp],
-                                column % 16);
+  const float u = decode_update(c % 2 == 0 ? anchor_term[0] : anchor_term[2], value, beta, shared.pairs,
+                                shared.updates[warp], column % 16);
   const uint16_t rounded = static_cast<uint16_t>(pack_bf16(u, 0.f));
   __syncwarp();
   if (c < 2) {

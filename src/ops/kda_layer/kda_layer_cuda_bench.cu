@@ -145,9 +145,10 @@ class Model {
 
   double layer_microseconds() {
     const StepBounds bounds = CudaDevice::bounds_of(view_);
-    return microseconds(device_, [&] {
-             for (const auto& op : ops_) static_cast<CudaOp&>(*op).enqueue(bounds);
-           }) /
+    return microseconds(device_,
+                        [&] {
+                          for (const auto& op : ops_) static_cast<CudaOp&>(*op).enqueue(bounds);
+                        }) /
            static_cast<double>(ops_.size());
   }
   double layer_bytes() const {  // of state and rows
@@ -192,10 +193,11 @@ void decode(CudaDevice& device, double roof, bool bounded, int64_t heads, int64_
   }
   model.stage(std::vector<int64_t>(static_cast<size_t>(batch), 64), 1);
   crossing = model.layer_microseconds();
-  std::printf("decode %-9s %3lld heads x %3lld: %7.2f us, %5.0f GB/s (%3.0f %% of reading), all cross %7.2f us | "
-              "FlashInfer %6.1f, %.2f x\n",
-              bounded ? "bounded" : "unbounded", static_cast<long long>(heads), static_cast<long long>(batch), us,
-              bytes / us * 1e-3, 100 * bytes / us * 1e-3 / roof, crossing, peer, peer / us);
+  std::printf(
+      "decode %-9s %3lld heads x %3lld: %7.2f us, %5.0f GB/s (%3.0f %% of reading), all cross %7.2f us | "
+      "FlashInfer %6.1f, %.2f x\n",
+      bounded ? "bounded" : "unbounded", static_cast<long long>(heads), static_cast<long long>(batch), us,
+      bytes / us * 1e-3, 100 * bytes / us * 1e-3 / roof, crossing, peer, peer / us);
   std::fflush(stdout);
 }
 

@@ -6,6 +6,7 @@
 #include <ostream>
 #include <random>
 
+#include "base/error.h"
 #include "ops/kda_layer/kda_layer_testing.h"
 
 namespace weir::testing {
@@ -26,8 +27,8 @@ std::ostream& operator<<(std::ostream& out, const Case& c) {
 class KdaLayerCuda : public CudaCaseWith<Case> {
  protected:
   std::unique_ptr<KdaWorld> world(int64_t rows_a_step, int64_t tokens = kTokens, int64_t workspace = int64_t{1} << 24) {
-    auto world = std::make_unique<KdaWorld>(device(), GetParam().bounded, kHeads, kSequences, kTokens, rows_a_step,
-                                            workspace);
+    auto world =
+        std::make_unique<KdaWorld>(device(), GetParam().bounded, kHeads, kSequences, kTokens, rows_a_step, workspace);
     for (int64_t s = 0; s < kSequences; ++s) {
       world->sequence(s).rows =
           KdaSequenceRows(kHeads, tokens, GetParam().bounded, GetParam().gates, static_cast<uint64_t>(11 + s));
@@ -203,6 +204,51 @@ TEST_P(KdaLayerCuda, BoundsBeyondTheStepChangeNothing) {
     loose->advance(counts);
   }
   expect_same_state(*exact, *loose);
+}
+
+using KdaLayerCudaArguments = CudaCase;
+
+TEST_F(KdaLayerCudaArguments, WhatDoesNotFitIsRefused) {
+  const std::vector<float> host(2 * kKdaHeadDim * kKdaTaps, 1.f);
+  DeviceBuffer<float> rows(device(), 2 * 2 * kKdaHeadDim);
+  const KdaRows buffer{rows.data(), 2 * kKdaHeadDim};
+  const KdaLayerArgs good{.heads = 2,
+                          .q_conv = host.data(),
+                          .k_conv = host.data(),
+                          .v_conv = host.data(),
+                          .a = host.data(),
+                          .dt_bias = host.data(),
+                          .norm_weight = host.data(),
+                          .journal = {.row_bytes = kda_layer_journal_row_bytes(2)},
+                          .state = {.bytes = kda_layer_anchor_bytes(2)},
+                          .q = buffer,
+                          .k = buffer,
+                          .v = buffer,
+                          .f = buffer,
+                          .beta_logit = {rows.data(), 2},
+                          .gate = buffer,
+                          .out = rows.data(),
+                          .out_stride = 2 * kKdaHeadDim};
+  EXPECT_NO_THROW(bind_kda_layer(device(), "op", good));
+  const auto refuses = [&](void (*change)(KdaLayerArgs&), const char* words) {
+    KdaLayerArgs args = good;
+    change(args);
+    try {
+      bind_kda_layer(device(), "op", args);
+      ADD_FAILURE() << "accepted: " << words;
+    } catch (const Error& e) {
+      EXPECT_NE(std::string(e.what()).find(words), std::string::npos) << e.what();
+    }
+  };
+  refuses([](KdaLayerArgs& a) { a.heads = 0; }, "at least one head, found 0");
+  refuses([](KdaLayerArgs& a) { a.lower_bound = -6; }, "in [-5, 0), found -6");
+  refuses([](KdaLayerArgs& a) { a.journal.row_bytes += 4; }, "journal rows of");
+  refuses([](KdaLayerArgs& a) { a.state.bytes -= 1; }, "bytes of state in an anchor");
+  refuses([](KdaLayerArgs& a) { a.dt_bias = nullptr; }, "a weight is missing");
+  refuses([](KdaLayerArgs& a) { a.gate.data = nullptr; }, "no buffer for gate");
+  refuses([](KdaLayerArgs& a) { a.k.stride = 258; },
+          "rows of k at least 256 floats apart and a multiple of 4, found 258");
+  refuses([](KdaLayerArgs& a) { a.out_stride = 128; }, "rows of out");
 }
 
 INSTANTIATE_TEST_SUITE_P(Gates, KdaLayerCuda,

@@ -134,7 +134,8 @@ class KdaWorld {
     const std::byte* planes = data.data() + kOffset + head * (kda_layer_anchor_bytes(heads_) / heads_);
     for (int64_t d = 0; d < kKdaHeadDim; ++d) {
       for (int64_t v = 0; v < kKdaHeadDim; ++v) {
-        // Channel 4 c + 2 upper + e of a step is in word 2 upper + (column / 8 % 2), half e, of lane 4 (column % 8) + c.
+        // Channel 4 c + 2 upper + e of a step is in word 2 upper + (column / 8 % 2), half e, of lane 4 (column % 8) +
+        // c.
         const int64_t lane = v % 8 * 4 + d % 16 / 4, word = d % 4 / 2 * 2 + v / 8 % 2;
         const int64_t at = ((v / 16 * 8 + d / 16) * 32 + lane) * 16 + word * 4 + d % 2 * 2;
         uint16_t high;

@@ -120,8 +120,8 @@ __device__ __forceinline__ void store_operand(std::byte* tiles, int row, int lan
   *reinterpret_cast<uint32_t*>(at + (low ^ 16)) = x.y;
 }
 
-// The 16 x 16 products of the block's operands, [k; q] by rows, with the rows of `other` as columns. Accumulators of lane
-// 4 g + c: [x][2 r + e] is row g + 8 r, column 8 x + 2 c + e.
+// The 16 x 16 products of the block's operands, [k; q] by rows, with the rows of `other` as columns. Accumulators of
+// lane 4 g + c: [x][2 r + e] is row g + 8 r, column 8 x + 2 c + e.
 struct PairSums {
   float keys[2][4] = {}, queries[2][4] = {};
 };
@@ -131,7 +131,8 @@ __device__ __forceinline__ void pair_chain(PairSums& sums, const std::byte* bloc
 #pragma unroll
   for (int k = 0; k < 8; ++k) {
     const int tile = k / 4, chunk = k % 4 * 2;
-    const uint32_t at = ptx::shared_address(block + tile * kOperandTile + row * 128 + (((chunk + lane / 16) ^ (row % 8)) << 4));
+    const uint32_t at =
+        ptx::shared_address(block + tile * kOperandTile + row * 128 + (((chunk + lane / 16) ^ (row % 8)) << 4));
     uint32_t keys[4], queries[4], b[4];
     if constexpr (kKeys) ptx::load_matrix_x4(keys, at);
     ptx::load_matrix_x4(queries, at + kChunk * 128);
@@ -191,10 +192,12 @@ __device__ __forceinline__ float channel(uint2 x, int i) {
   const uint32_t word = i < 2 ? x.x : x.y;
   return i % 2 == 0 ? low_bf16(word) : high_bf16(word);
 }
-__device__ __forceinline__ float channel(const float4& x, int i) { return i == 0 ? x.x : i == 1 ? x.y : i == 2 ? x.z : x.w; }
+__device__ __forceinline__ float channel(const float4& x, int i) {
+  return i == 0 ? x.x : i == 1 ? x.y : i == 2 ? x.z : x.w;
+}
 
-// Rows through convolution, norm and gate: take(row, live, q, k, G) for every row of the chunk, ascending; q and k are 0
-// where not live, G is the sum so far.
+// Rows through convolution, norm and gate: take(row, live, q, k, G) for every row of the chunk, ascending; q and k are
+// 0 where not live, G is the sum so far.
 template <bool kBounded, class Take>
 __device__ __forceinline__ float4 prep_rows(const PrepChunk& chunk, int lane, const Take& take) {
   const Layer& layer = chunk.head.layer;
@@ -213,7 +216,8 @@ __device__ __forceinline__ float4 prep_rows(const PrepChunk& chunk, int lane, co
       xk[i] = keys.input(start + i);
       f[i] = {0.f, 0.f, 0.f, 0.f};
       if (chunk.live(start + i)) {
-        f[i] = ptx::load_stream(reinterpret_cast<const float4*>(chunk.head.row(layer.f, chunk.start + start + i)) + lane);
+        f[i] =
+            ptx::load_stream(reinterpret_cast<const float4*>(chunk.head.row(layer.f, chunk.start + start + i)) + lane);
       }
     }
     float4 q[4], k[4];

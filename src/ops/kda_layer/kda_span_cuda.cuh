@@ -1,6 +1,6 @@
 // Spans of more than one row, second part: a block for each head of each, chunk after chunk. Two warpgroups; warp w has
-// the value columns 16 w to 16 w + 15 of S in registers all the way: the accumulator of the commit (wgmma) and, rounded,
-// the operand of the next anchor term. Chunk rows before the span ("old": kt = 0) bring u from the journal.
+// the value columns 16 w to 16 w + 15 of S in registers all the way: the accumulator of the commit (wgmma) and,
+// rounded, the operand of the next anchor term. Chunk rows before the span ("old": kt = 0) bring u from the journal.
 #pragma once
 
 #include "ops/kda_layer/kda_cuda.cuh"
@@ -41,8 +41,8 @@ struct SpanPart {
   __device__ int use(int i) const { return used + i - first; }
 };
 
-// Of S in a thread: s[8 k + 4 h + e], e = 0, 1, is row (value column) g, channel 16 k + 4 c + 2 h + e; s[8 k + 4 h + 2 + e]
-// the same of row g + 8.
+// Of S in a thread: s[8 k + 4 h + e], e = 0, 1, is row (value column) g, channel 16 k + 4 c + 2 h + e; s[8 k + 4 h + 2
+// + e] the same of row g + 8.
 __device__ __forceinline__ void load_anchor(float* s, const Anchor& anchor, int warp, int lane) {
 #pragma unroll
   for (int k = 0; k < 8; ++k) {
@@ -100,7 +100,8 @@ struct OutputRow {
   float* out = nullptr;  // null: not a row of the span
   int row, column;
 
-  __device__ OutputRow(const SpanPart& part, int i, int warp, int lane) : row(lane / 2), column(warp * 16 + lane % 2 * 8) {
+  __device__ OutputRow(const SpanPart& part, int i, int warp, int lane)
+      : row(lane / 2), column(warp * 16 + lane % 2 * 8) {
     if (i < part.first || row < part.first_live(i) || row >= part.end_live(i)) return;
     const Head& head = part.head;
     const int64_t position = part.chunk(i) * kChunk + row;
@@ -123,15 +124,15 @@ struct OutputRow {
       const float4 o = *reinterpret_cast<const float4*>(&shared.outputs[warp][row][column % 16 + 4 * half]),
                    w = *reinterpret_cast<const float4*>(&shared.norm_weight[column + 4 * half]), g = gate[half];
       const float4 y = o * factor * w;
-      ptx::store_stream(reinterpret_cast<float4*>(out) + half,
-                        float4{y.x * fast_sigmoid(g.x), y.y * fast_sigmoid(g.y), y.z * fast_sigmoid(g.z),
-                               y.w * fast_sigmoid(g.w)});
+      ptx::store_stream(
+          reinterpret_cast<float4*>(out) + half,
+          float4{y.x * fast_sigmoid(g.x), y.y * fast_sigmoid(g.y), y.z * fast_sigmoid(g.z), y.w * fast_sigmoid(g.w)});
     }
   }
 };
 
-// Forward substitution, two rows at a time: the quad lane that owns them solves, rounds and hands them round. a: beta (v -
-// P) of the lane's four rows, columns g and g + 8 (or u, for old rows); u: rounded, packed by row.
+// Forward substitution, two rows at a time: the quad lane that owns them solves, rounds and hands them round. a: beta
+// (v - P) of the lane's four rows, columns g and g + 8 (or u, for old rows); u: rounded, packed by row.
 __device__ __forceinline__ void substitute(uint32_t* u, float (*a)[2], const std::byte* block, int c) {
   const auto pairs = [&](int j_pair) { return reinterpret_cast<const float*>(block + kBlockPairs + j_pair * 128); };
 #pragma unroll
@@ -139,7 +140,8 @@ __device__ __forceinline__ void substitute(uint32_t* u, float (*a)[2], const std
     const int upper = p / 4, owner = p % 4;
     const float own = pairs(4 * upper + c)[2 * (8 * upper + 2 * c + 1)];  // of the lane's second row and its first
     uint32_t w0 = pack_bf16(a[2 * upper][0], a[2 * upper][1]);
-    uint32_t w1 = pack_bf16(fmaf(-own, low_bf16(w0), a[2 * upper + 1][0]), fmaf(-own, high_bf16(w0), a[2 * upper + 1][1]));
+    uint32_t w1 =
+        pack_bf16(fmaf(-own, low_bf16(w0), a[2 * upper + 1][0]), fmaf(-own, high_bf16(w0), a[2 * upper + 1][1]));
     w0 = __shfl_sync(kAllLanes, w0, owner, 4);
     w1 = __shfl_sync(kAllLanes, w1, owner, 4);
     if (c == owner) u[2 * upper] = w0, u[2 * upper + 1] = w1;
@@ -215,6 +217,7 @@ __device__ __forceinline__ void run_part(SpanShared& shared, const SpanPart& par
       beta[r] = reinterpret_cast<const float*>(block + kBlockBeta)[row];
     }
     before.store(shared, part, i - 1, warp);
+    __syncwarp();
     ptx::wgmma_wait<0>();
     ptx::pin<16>(p);
     float o[8];
@@ -301,12 +304,17 @@ __global__ void __launch_bounds__(kSpanThreads, 1)
   if (thread < kDim) shared.norm_weight[thread] = layer.norm_weight[thread];
   __syncthreads();
   int used = 0;
-  for (int item = static_cast<int>(blockIdx.x); item < spans.count() * layer.heads; item += static_cast<int>(gridDim.x)) {
+  for (int item = static_cast<int>(blockIdx.x); item < spans.count() * layer.heads;
+       item += static_cast<int>(gridDim.x)) {
     const LongSpan entry = spans[item / layer.heads];
     const SpanView& view = step->spans[static_cast<size_t>(entry.span)];
     const int chunks = span_chunks(view), block0 = entry.first_chunk - range.first;
-    const SpanPart part{{*step, view, layer, item % layer.heads}, max(0, -block0),
-                        min(chunks, range.end - entry.first_chunk), chunks, block0, used};
+    const SpanPart part{{*step, view, layer, item % layer.heads},
+                        max(0, -block0),
+                        min(chunks, range.end - entry.first_chunk),
+                        chunks,
+                        block0,
+                        used};
     if (part.first >= part.end) continue;
     if (thread == 0) {
       for (int i = part.first; i < part.end && i < part.first + kAhead; ++i) fetch_block(shared, part, blocks, i);
