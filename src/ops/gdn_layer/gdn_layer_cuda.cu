@@ -20,7 +20,7 @@ class GdnLayer final : public CudaOp {
   GdnLayer(CudaDevice& device, std::string name, const GdnLayerArgs& args)
       : CudaOp(device, std::move(name)), layer_(layer(device, args)) {
     chunks_ = static_cast<int>(std::max<int64_t>(1, args.workspace_bytes / (key_bytes() + value_bytes())));
-    device.reserve_workspace(chunks_ * (key_bytes() + value_bytes()) + 2 * args.heads * kStateBytes);
+    device.reserve_workspace(blocks_bytes() + 2 * args.heads * kStateBytes + chunks_ * int64_t{sizeof(uint32_t)});
     device.launched(allow_shared(&gdn::decode, sizeof(gdn::DecodeShared)));
     device.launched(allow_shared(&gdn::prep, device.shared_limit()));
     device.launched(allow_shared(&gdn::span, device.shared_limit()));
@@ -76,29 +76,42 @@ class GdnLayer final : public CudaOp {
   int64_t key_bytes() const { return int64_t{layer_.key_heads} * gdn::kKeyBlockBytes; }
   int64_t value_bytes() const { return int64_t{layer_.heads} * gdn::kValueBlockBytes; }
 
-  // The chunks of spans of two rows and more: at most as many as rows, and two beyond each span's sixteenths.
+  int64_t blocks_bytes() const { return chunks_ * (key_bytes() + value_bytes()); }
+
+  // The chunks of spans of two rows and more: at most as many as rows, and two beyond each span's sixteenths. The
+  // second launch overlaps the first: few heads leave multiprocessors idle, which the first can have to itself.
   void enqueue_long(const StepBounds& bounds) {
     const int chunks =
         static_cast<int>(std::min<int64_t>(bounds.rows, bounds.rows / kPagePositions + 2 * int64_t{bounds.spans}));
     const int64_t table = kda::LongSpans::shared_bytes(bounds.spans);
+    const int64_t serial =
+        std::min<int64_t>(bounds.rows / 2 * int64_t{layer_.heads},
+                          std::min<int64_t>(bounds.spans * int64_t{layer_.heads}, device().sm_count()));
+    const int64_t free = device().sm_count() - serial;
     std::byte* const workspace = device().workspace();
-    const gdn::Blocks blocks{workspace, workspace + chunks_ * key_bytes()};
-    float4* const carry = reinterpret_cast<float4*>(workspace + chunks_ * (key_bytes() + value_bytes()));
+    float4* const carry = reinterpret_cast<float4*>(workspace + blocks_bytes());
     const int64_t carry_size = layer_.heads * kStateBytes / static_cast<int64_t>(sizeof(float4));
-    for (int first = 0, turn = 0; first < chunks; first += chunks_, turn ^= 1) {
+    uint32_t* const counts = reinterpret_cast<uint32_t*>(carry + 2 * carry_size);
+    device().fill(counts, 0, std::min(chunks, chunks_) * static_cast<int64_t>(sizeof(uint32_t)));
+    const int units = layer_.heads + layer_.key_heads;
+    for (int first = 0, turn = 0; first < chunks; first += chunks_, ++turn) {
       const kda::ChunkRange range{first, std::min(first + chunks_, chunks)};
-      const int64_t items = int64_t{range.end - range.first} * (layer_.heads + layer_.key_heads);
+      const gdn::Blocks blocks{workspace, workspace + chunks_ * key_bytes(), counts,
+                               static_cast<uint32_t>(units * (turn + 1))};
+      const int64_t parts = int64_t{range.end - range.first} * units;
       launch(device(),
-             {.grid = std::min<int64_t>((items + gdn::kPrepWarps - 1) / gdn::kPrepWarps, device().sm_count() * 3),
+             {.grid = std::min<int64_t>((parts + gdn::kPrepWarps - 1) / gdn::kPrepWarps,
+                                        free >= serial ? free : device().sm_count()),
               .block = gdn::kPrepWarps * 32,
               .shared_bytes = gdn::kPrepWarps * gdn::kKeyBlockBytes + table},
              &gdn::prep, device().step(), layer_, range, blocks);
       launch(device(),
-             {.grid = std::min<int64_t>(int64_t{bounds.spans} * layer_.heads, device().sm_count()),
+             {.grid = serial,
               .block = gdn::kSpanThreads,
-              .shared_bytes = static_cast<int64_t>(sizeof(gdn::SpanShared)) + table},
-             &gdn::span, device().step(), layer_, range, blocks, carry + turn * carry_size,
-             carry + (turn ^ 1) * carry_size);
+              .shared_bytes = static_cast<int64_t>(sizeof(gdn::SpanShared)) + table,
+              .overlap = true},
+             &gdn::span, device().step(), layer_, range, blocks, carry + turn % 2 * carry_size,
+             carry + (turn + 1) % 2 * carry_size);
     }
   }
 

@@ -9,12 +9,16 @@
 
 namespace weir::gdn {
 
-constexpr int kPrepWarps = 4;
+constexpr int kPrepWarps = 12;  // one block fills a multiprocessor, so that others stay free for the serial kernel
 
-// Blocks of a launch's chunks: first those of keys, [chunk][key head], then those of values, [chunk][head].
+// Blocks of a launch's chunks: those of keys, [chunk][key head], those of values, [chunk][head]; and of each chunk how
+// many warps have done their part, since the serial kernel starts while this one runs. `done`: the count of a finished
+// one.
 struct Blocks {
   std::byte* keys;
   std::byte* values;
+  uint32_t* counts;
+  uint32_t done;
 
   __device__ std::byte* of_keys(const Layer& layer, int chunk, int key_head) const {
     return keys + (int64_t{chunk} * layer.key_heads + key_head) * kKeyBlockBytes;
@@ -198,8 +202,6 @@ __device__ __forceinline__ void prep_head(const PrepChunk& chunk, int head, cons
 __device__ __forceinline__ void prep_keys(const PrepChunk& chunk, int key_head, int number, const Blocks& blocks,
                                           std::byte* tiles, int lane) {
   const Layer& layer = chunk.sequence.layer;
-  ptx::wait_bulk_stores_read<0>();  // of the item before
-  __syncwarp();
   prep_rows(chunk, key_head, tiles, lane);
   ptx::fence_async_shared();
   __syncwarp();
@@ -215,9 +217,19 @@ __device__ __forceinline__ void prep_keys(const PrepChunk& chunk, int key_head, 
   }
 }
 
-__global__ void __launch_bounds__(kPrepWarps * 32, 3)
+// Tells the serial kernel that a warp's part of a chunk lies in memory.
+__device__ __forceinline__ void finish_part(uint32_t* count, int lane) {
+  ptx::wait_bulk_stores<0>();
+  ptx::fence_async_global();
+  __threadfence();
+  __syncwarp();
+  if (lane == 0) atomicAdd(count, 1u);
+}
+
+__global__ void __launch_bounds__(kPrepWarps * 32, 1)
     prep(const StepView* step, Layer layer, kda::ChunkRange range, Blocks blocks) {
   WEIR_DYNAMIC_SHARED(std::byte, shared);
+  ptx::let_next_start();
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
   const kda::LongSpans spans(*step, shared + kPrepWarps * kKeyBlockBytes);
   std::byte* const tiles = shared + warp * kKeyBlockBytes;
@@ -234,8 +246,8 @@ __global__ void __launch_bounds__(kPrepWarps * 32, 3)
     } else {
       prep_values(chunk, unit - layer.key_heads, blocks.of_values(layer, number, unit - layer.key_heads), lane);
     }
+    finish_part(blocks.counts + number, lane);
   }
-  ptx::wait_bulk_stores<0>();
 }
 
 }  // namespace weir::gdn

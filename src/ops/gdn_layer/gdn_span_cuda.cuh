@@ -82,11 +82,13 @@ __device__ __forceinline__ void store_carry(const float* s, float4* carry) {
   }
 }
 
-// The blocks of chunk i, kAhead chunks early, by thread 0.
+// The blocks of chunk i, kAhead chunks early, by thread 0; the kernel that makes them may still be running.
 __device__ __forceinline__ void fetch_blocks(SpanShared& shared, const SpanPart& part, const Blocks& blocks, int i) {
   const Layer& layer = part.sequence.layer;
   const int use = part.use(i), stage = use % kStages;
   if (use >= kStages) ptx::mbarrier_wait(&shared.empty[stage], (use / kStages - 1) & 1);
+  while (ptx::load_acquire(blocks.counts + part.block0 + i) < blocks.done) {}
+  ptx::fence_async_global();
   ptx::mbarrier_arrive_expect(&shared.full[stage], kKeyBlockBytes + kValueBlockBytes);
   ptx::bulk_load(shared.stages[stage].keys, blocks.of_keys(layer, part.block0 + i, layer.key_head(part.head)),
                  kKeyBlockBytes, &shared.full[stage]);
@@ -355,6 +357,7 @@ __global__ void __launch_bounds__(kSpanThreads, 1) span(const StepView* step, La
     if (part.end < chunks) store_carry(s, carry_out + part.head * kCarry);
     used += part.end - part.first;
   }
+  ptx::wait_for_previous();  // whoever comes next waits for this kernel alone
 }
 
 }  // namespace weir::gdn
