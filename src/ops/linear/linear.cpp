@@ -132,6 +132,25 @@ class Linear final : public BoundOp {
   int64_t coded_row_bytes_;
 };
 
+class Linears final : public BoundOp {
+ public:
+  Linears(CpuDevice& device, std::string name, const std::vector<LinearArgs>& parts) : BoundOp(std::move(name)) {
+    for (const LinearArgs& part : parts) parts_.push_back(std::make_unique<Linear>(device, this->name(), part));
+  }
+
+  void run(const StepView& step) override {
+    for (const auto& part : parts_) part->run(step);
+  }
+  Cost cost(int32_t rows, int64_t position) const override {
+    Cost cost;
+    for (const auto& part : parts_) cost += part->cost(rows, position);
+    return cost;
+  }
+
+ private:
+  std::vector<std::unique_ptr<Linear>> parts_;
+};
+
 void check(const std::string& name, const LinearArgs& args, KernelSet set) {
   const WeightView& weight = args.weight;
   check_weight(name, weight, set);
@@ -193,6 +212,20 @@ std::unique_ptr<BoundOp> bind_linear(Device& device, std::string name, const Lin
   check(name, args, kernel_set(device));
   if (device.is_cuda()) return bind_linear_cuda(device.cuda(), std::move(name), args);
   return std::make_unique<Linear>(device.cpu(), std::move(name), args);
+}
+
+std::unique_ptr<BoundOp> bind_linears(Device& device, std::string name, const std::vector<LinearArgs>& parts) {
+  if (parts.empty()) fail(name, ": expected matrices, found none");
+  const LinearArgs& first = parts.front();
+  for (const LinearArgs& part : parts) {
+    check(name, part, kernel_set(device));
+    if (part.x != first.x || part.x_stride != first.x_stride || part.rows != first.rows ||
+        part.activations != first.activations || part.max_rows != first.max_rows || part.weight.in != first.weight.in) {
+      fail(name, ": expected matrices that multiply the same rows");
+    }
+  }
+  if (device.is_cuda()) return bind_linears_cuda(device.cuda(), std::move(name), parts);
+  return std::make_unique<Linears>(device.cpu(), std::move(name), parts);
 }
 
 }  // namespace weir

@@ -14,6 +14,23 @@
 //   lane = fma(float(S), d * d_a, lane), then with minima lane = fma(float(M), -(dmin * d_a), lane)
 // Lanes fold 8 -> 4 -> 2 -> 1; a bias is added last.
 //
+// On CUDA, FP32 products: y[r, o] is a dot product in 32 lanes: element k goes to lane k mod 32 by one fused
+// multiply-add of the exact weight and x[r, k], k ascending, from +0; lanes fold 32 -> 16 -> 8 -> 4 -> 2 -> 1. The bias
+// is added last.
+//
+// On CUDA, otherwise: x is rounded to BF16 and multiplied on the tensor cores, which take 16 elements a step, k
+// ascending, and keep FP32 sums. `in` is padded with zeros to segments(in) = ceil(in / 2048) equal segments of a
+// multiple of 64. Each segment's sum begins at zero; segments are added in ascending order, the bias last. By format:
+//   BF16, MXFP4    exact weights, one chain of steps a segment
+//   F32            weights rounded to BF16, likewise
+//   F16            weight = high + low, high = BF16(weight), low exact: in each step first high, then low
+//   E4M3           codes are exact BF16; a step chain of 64 elements (a tile) begins at zero, sum = fma(scale, chain,
+//   sum).
+//                  Scales of blocks that are not a multiple of 64 wide: weights (code times scale) rounded to BF16
+//   integers       codes are exact BF16; a chain for each group with a scale (32 elements; Q2_K, Q3_K, Q6_K: 16) begins
+//                  at zero, sum = fma(d scale, chain, sum), the scale's product one FP32 number. With minima then
+//                  sum = fma(-(dmin min), total, sum), total being the chain of the same steps with weights of one
+//
 // The bits depend on nothing else: not on rows, threads, tiles or instruction set.
 //
 // `in` is a multiple of the format's block. kMxfp4: scale code 255 is refused by the loader. kNvfp4: reference only.
@@ -24,6 +41,7 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "base/step_view.h"
 #include "device/cpu.h"
@@ -56,6 +74,12 @@ struct LinearArgs {
 // Weight views must outlive the op. Throws Error for shapes that the format does not allow.
 std::unique_ptr<BoundOp> bind_linear(Device& device, std::string name, const LinearArgs& args);
 [[gnu::weak]] std::unique_ptr<BoundOp> bind_linear_cuda(CudaDevice& device, std::string name, const LinearArgs& args);
+
+// Several products of the same rows (x, its stride, row set, activations and max_rows are equal), as one op: the bits
+// are those of one after the other, but a GPU computes matrices of the same format in one launch.
+std::unique_ptr<BoundOp> bind_linears(Device& device, std::string name, const std::vector<LinearArgs>& parts);
+[[gnu::weak]] std::unique_ptr<BoundOp> bind_linears_cuda(CudaDevice& device, std::string name,
+                                                         const std::vector<LinearArgs>& parts);
 
 // The kernels themselves, for ops that multiply by parts of matrices (MoE): outputs [out_begin, out_end) of all `rows`
 // rows, y[r * y_stride + o] for o in that range. No bias. Single-threaded; scratch: linear_scratch_bytes(), 64-byte

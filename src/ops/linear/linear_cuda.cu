@@ -11,86 +11,112 @@
 namespace weir {
 namespace {
 
+Cost parts_cost(const std::vector<LinearArgs>& parts, int32_t rows) {
+  Cost cost;
+  for (const LinearArgs& part : parts) cost += linear_cost(part.weight, part.rows, rows);
+  return cost;
+}
+
 int32_t bound_rows(const StepBounds& bounds, RowSet set) {
   return set == RowSet::kAll ? bounds.rows : bounds.logit_rows;
 }
 
 class LinearF32 final : public CudaOp {
  public:
-  LinearF32(CudaDevice& device, std::string name, const LinearArgs& args)
-      : CudaOp(device, std::move(name)),
-        weight_(args.weight),
-        args_{.weight = upload(device, args.weight),
-              .bias = device.upload(args.bias, args.weight.out),
-              .x = args.x,
-              .x_stride = args.x_stride,
-              .y = args.y,
-              .y_stride = args.y_stride,
-              .rows = args.rows} {}
+  LinearF32(CudaDevice& device, std::string name, const std::vector<LinearArgs>& parts)
+      : CudaOp(device, std::move(name)), parts_(parts) {
+    for (const LinearArgs& part : parts) {
+      launches_.push_back({.weight = upload(device, part.weight),
+                           .bias = device.upload(part.bias, part.weight.out),
+                           .x = part.x,
+                           .x_stride = part.x_stride,
+                           .y = part.y,
+                           .y_stride = part.y_stride,
+                           .rows = part.rows});
+    }
+  }
 
   void enqueue(const StepBounds& bounds) override {
-    args_.step = device().step();
-    launch_linear_f32(device(), args_, bound_rows(bounds, args_.rows));
+    for (LinearF32Args& launch : launches_) {
+      launch.step = device().step();
+      launch_linear_f32(device(), launch, bound_rows(bounds, launch.rows));
+    }
   }
-  Cost cost(int32_t rows, int64_t) const override { return linear_cost(weight_, args_.rows, rows); }
+  Cost cost(int32_t rows, int64_t) const override { return parts_cost(parts_, rows); }
 
  private:
-  WeightView weight_;
-  LinearF32Args args_;
+  std::vector<LinearArgs> parts_;
+  std::vector<LinearF32Args> launches_;
 };
 
-// One matrix, or several whose tiles have the same format and which multiply the same x.
+// Matrices whose tiles have the same format go into one launch.
 class LinearTiles final : public CudaOp {
  public:
   LinearTiles(CudaDevice& device, std::string name, const std::vector<LinearArgs>& parts)
-      : CudaOp(device, std::move(name)) {
-    const LinearArgs& first = parts.front();
-    args_.x = first.x;
-    args_.x_stride = first.x_stride;
-    args_.rows = first.rows;
+      : CudaOp(device, std::move(name)), parts_(parts) {
     for (const LinearArgs& part : parts) add(part);
-    prepare_multiply(device, format_);
-    args_.counters = device.allocate_array<uint32_t>(args_.strips);
-    device.reserve_workspace(multiply_bytes(args_, first.max_rows));
+    for (Launch& launch : launches_) {
+      prepare_multiply(device, launch.format);
+      launch.args.counters = device.allocate_array<uint32_t>(launch.args.strips);
+      device.reserve_workspace(multiply_bytes(launch.args, parts.front().max_rows));
+    }
   }
 
   void enqueue(const StepBounds& bounds) override {
-    args_.step = device().step();
-    multiply_tiles(device(), format_, args_, device().workspace(), bound_rows(bounds, args_.rows));
+    for (Launch& launch : launches_) {
+      launch.args.step = device().step();
+      multiply_tiles(device(), launch.format, launch.args, device().workspace(), bound_rows(bounds, launch.args.rows));
+    }
   }
-  Cost cost(int32_t rows, int64_t) const override {
-    Cost cost;
-    for (const WeightView& weight : weights_) cost += linear_cost(weight, args_.rows, rows);
-    return cost;
-  }
+  Cost cost(int32_t rows, int64_t) const override { return parts_cost(parts_, rows); }
 
  private:
+  struct Launch {
+    TileFormat format;
+    MultiplyArgs args;
+  };
+
   void add(const LinearArgs& part) {
     const TiledWeight tiled = upload_tiles(device(), part.weight);
-    format_ = tiled.format;
-    args_.in = static_cast<int32_t>(tiled.in);
-    args_.segments = tiled.segments;
-    args_.segment_tiles = tiled.segment_tiles;
-    args_.parts[args_.part_count++] = {.tiles = tiled.tiles,
-                                       .bias = device().upload(part.bias, tiled.out),
-                                       .y = part.y,
-                                       .y_stride = part.y_stride,
-                                       .out = static_cast<int32_t>(tiled.out),
-                                       .first_strip = args_.strips};
-    args_.strips += static_cast<int32_t>(tiled.strips());
-    weights_.push_back(part.weight);
+    MultiplyArgs& args = launch_of(tiled, part).args;
+    args.parts[args.part_count++] = {.tiles = tiled.tiles,
+                                     .bias = device().upload(part.bias, tiled.out),
+                                     .y = part.y,
+                                     .y_stride = part.y_stride,
+                                     .out = static_cast<int32_t>(tiled.out),
+                                     .first_strip = args.strips};
+    args.strips += static_cast<int32_t>(tiled.strips());
   }
 
-  TileFormat format_ = TileFormat::kBf16;
-  MultiplyArgs args_;
-  std::vector<WeightView> weights_;
+  Launch& launch_of(const TiledWeight& tiled, const LinearArgs& part) {
+    for (Launch& launch : launches_) {
+      if (launch.format == tiled.format && launch.args.part_count < kMostLinearParts) return launch;
+    }
+    launches_.push_back({tiled.format,
+                         {.in = static_cast<int32_t>(tiled.in),
+                          .segments = tiled.segments,
+                          .segment_tiles = tiled.segment_tiles,
+                          .x = part.x,
+                          .x_stride = part.x_stride,
+                          .rows = part.rows}});
+    return launches_.back();
+  }
+
+  std::vector<LinearArgs> parts_;
+  std::vector<Launch> launches_;
 };
 
 }  // namespace
 
+std::unique_ptr<BoundOp> bind_linears_cuda(CudaDevice& device, std::string name, const std::vector<LinearArgs>& parts) {
+  if (parts.front().activations == Activations::kF32) {
+    return std::make_unique<LinearF32>(device, std::move(name), parts);
+  }
+  return std::make_unique<LinearTiles>(device, std::move(name), parts);
+}
+
 std::unique_ptr<BoundOp> bind_linear_cuda(CudaDevice& device, std::string name, const LinearArgs& args) {
-  if (args.activations == Activations::kF32) return std::make_unique<LinearF32>(device, std::move(name), args);
-  return std::make_unique<LinearTiles>(device, std::move(name), std::vector<LinearArgs>{args});
+  return bind_linears_cuda(device, std::move(name), {args});
 }
 
 }  // namespace weir

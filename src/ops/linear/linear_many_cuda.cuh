@@ -14,7 +14,7 @@
 
 namespace weir {
 
-inline constexpr int kManyStrips = 8;  // of a block: a warp's each
+inline constexpr int kManyStrips = 8;                        // of a block: a warp's each
 inline constexpr int kManyThreads = 32 * (kManyStrips + 4);  // registers are dealt out by groups of four warps
 
 template <class Operand, int kRows>

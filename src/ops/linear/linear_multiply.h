@@ -51,8 +51,11 @@ struct MultiplyArgs {
 // When an op with such tiles is bound.
 void prepare_multiply(CudaDevice& device, TileFormat format);
 
-// Queues the product for at most `rows` rows; `workspace` has multiply_bytes.
-void multiply_tiles(CudaDevice& device, TileFormat format, MultiplyArgs args, std::byte* workspace, int32_t rows);
+// Queues the product for at most `rows` rows; `workspace` has multiply_bytes. False when the kernel asked for has no
+// instance for the format.
+enum class MultiplyKernel { kBest, kFewRows, kManyRows };
+bool multiply_tiles(CudaDevice& device, TileFormat format, MultiplyArgs args, std::byte* workspace, int32_t rows,
+                    MultiplyKernel kernel = MultiplyKernel::kBest);
 int64_t multiply_bytes(const MultiplyArgs& args, int32_t rows);
 
 }  // namespace weir

@@ -39,7 +39,7 @@ int kernel_columns(int32_t rows) {
 }
 
 int64_t rounded_bytes(const MultiplyArgs& args, int32_t rows) {
-  return rows <= 8 ? 0 : int64_t{args.segments} * args.segment_tiles * columns_of(rows) * kColumnTileBytes;
+  return int64_t{args.segments} * args.segment_tiles * columns_of(rows) * kColumnTileBytes;
 }
 int64_t partial_bytes(const MultiplyArgs& args, int32_t rows) {
   return args.segments == 1 ? 0 : int64_t{128} * 4 * args.strips * args.segments * kernel_columns(rows);
@@ -66,25 +66,26 @@ void launch_few_rows(CudaDevice& device, TileFormat format, MultiplyArgs args, i
   const int rounds = (groups() + most - 1) / most;
   const int blocks = (groups() + rounds - 1) / rounds;
   cuda::launch(device,
-         {.grid = {blocks, splits, row_tiles(rows)},
-          .block = 32 * (warps + (columns > 1 ? 1 : 0)),
-          .shared_bytes = shared_bytes,
-          .overlap = true},
-         kernel.kernel, args);
+               {.grid = {blocks, splits, row_tiles(rows)},
+                .block = 32 * (warps + (columns > 1 ? 1 : 0)),
+                .shared_bytes = shared_bytes,
+                .overlap = true},
+               kernel.kernel, args);
 }
 
-// False where the few-rows kernel is the better one.
-bool launch_many_rows(CudaDevice& device, TileFormat format, const MultiplyArgs& args, int32_t rows) {
-  const ManyRowsKernel kernel = many_rows_kernel(format, rows);
-  if (kernel.kernel == nullptr) return false;
-  const int row_blocks = (rows + kernel.rows - 1) / kernel.rows;
-  const int out_blocks = (args.strips + kManyStrips - 1) / kManyStrips;
-  if (row_blocks * out_blocks * 3 < device.sm_count()) return false;
-  cuda::launch(
-      device,
-      {.grid = {row_blocks, out_blocks}, .block = kManyThreads, .shared_bytes = kernel.shared_bytes, .overlap = true},
-      kernel.kernel, args);
-  return true;
+void launch_many_rows(CudaDevice& device, const ManyRowsKernel& kernel, const MultiplyArgs& args, int32_t rows) {
+  cuda::launch(device,
+               {.grid = {(rows + kernel.rows - 1) / kernel.rows, (args.strips + kManyStrips - 1) / kManyStrips},
+                .block = kManyThreads,
+                .shared_bytes = kernel.shared_bytes,
+                .overlap = true},
+               kernel.kernel, args);
+}
+
+// Whether blocks of many rows are enough to keep a third of the GPU busy: they are that much faster.
+bool many_rows_pay(CudaDevice& device, const ManyRowsKernel& kernel, const MultiplyArgs& args, int32_t rows) {
+  const int blocks = ((rows + kernel.rows - 1) / kernel.rows) * ((args.strips + kManyStrips - 1) / kManyStrips);
+  return rows > kRowTile && blocks * 3 >= device.sm_count();
 }
 
 }  // namespace
@@ -103,14 +104,24 @@ int64_t multiply_bytes(const MultiplyArgs& args, int32_t rows) {
   return rounded_bytes(args, rows) + partial_bytes(args, std::min(rows, kRowTile));
 }
 
-void multiply_tiles(CudaDevice& device, TileFormat format, MultiplyArgs args, std::byte* workspace, int32_t rows) {
-  if (rows == 0) return;
+bool multiply_tiles(CudaDevice& device, TileFormat format, MultiplyArgs args, std::byte* workspace, int32_t rows,
+                    MultiplyKernel kernel) {
+  if (rows == 0) return true;
+  const ManyRowsKernel many = many_rows_kernel(format, rows);
+  if (kernel == MultiplyKernel::kManyRows && many.kernel == nullptr) return false;
+  const bool use_many =
+      kernel == MultiplyKernel::kManyRows ||
+      (kernel == MultiplyKernel::kBest && many.kernel != nullptr && many_rows_pay(device, many, args, rows));
   args.columns = columns_of(rows);
   args.rounded = workspace;
   args.partials = reinterpret_cast<float*>(workspace + rounded_bytes(args, rows));
-  if (rows > 8) launch_rounding(device, args);
-  if (rows > kRowTile && launch_many_rows(device, format, args, rows)) return;
-  launch_few_rows(device, format, args, rows);
+  if (rows > 8 || use_many) launch_rounding(device, args);
+  if (use_many) {
+    launch_many_rows(device, many, args, rows);
+  } else {
+    launch_few_rows(device, format, args, rows);
+  }
+  return true;
 }
 
 }  // namespace weir

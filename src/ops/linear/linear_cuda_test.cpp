@@ -1,0 +1,385 @@
+// linear on the GPU (or the emulator): FP32 products against the specification bit for bit, tensor-core products
+// against a model in double precision of the rounding that linear.h states, and both against themselves: rows alone and
+// together, the kernels for few and for many rows.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <random>
+
+#include "base/error.h"
+#include "formats/quant.h"
+#include "ops/cuda_op.h"
+#include "ops/linear/linear_multiply.h"
+#include "ops/linear/linear_testing.h"
+#include "tests/support/cuda_case.h"
+
+namespace weir {
+namespace {
+
+using testing::CudaCase;
+using testing::DeviceBuffer;
+
+StepView step_of(int64_t rows) { return {.rows = static_cast<int32_t>(rows)}; }
+
+// Rows of y after the op has run for a step with these rows; y has room for three more, which must stay poison.
+struct Product {
+  std::vector<float> y;
+  int64_t stride;
+
+  std::vector<float> row(int64_t r, int64_t out) const {
+    return {y.begin() + r * stride, y.begin() + r * stride + out};
+  }
+};
+
+uint32_t bits(float value) { return std::bit_cast<uint32_t>(value); }
+
+void expect_untouched(const Product& product, int64_t rows, int64_t out) {
+  for (size_t i = 0; i < product.y.size(); ++i) {
+    const auto r = static_cast<int64_t>(i) / product.stride, o = static_cast<int64_t>(i) % product.stride;
+    if (r < rows && o < out) continue;
+    ASSERT_EQ(bits(product.y[i]), 0xffffffffu) << "row " << r << " element " << o;
+  }
+}
+
+class LinearCuda : public CudaCase {
+ protected:
+  // `bound`: rows that the launches are for, at least the step's.
+  Product multiply(const Weight& weight, const float* bias, Rows& x, Activations activations, int64_t bound = 0) {
+    const DeviceBuffer<float> device_x(device(), x.data);
+    const int64_t stride = weight.view.out + 3;
+    const DeviceBuffer<float> y(device(), (x.rows + 3) * stride);
+    const auto op = bind_linear(device(), "product",
+                                {.weight = weight.view,
+                                 .bias = bias,
+                                 .x = device_x.data(),
+                                 .x_stride = x.stride,
+                                 .y = y.data(),
+                                 .y_stride = stride,
+                                 .activations = activations,
+                                 .max_rows = static_cast<int32_t>(std::max(x.rows, bound))});
+    StepView step = step_of(x.rows);
+    device().stage(step);
+    step.rows = static_cast<int32_t>(std::max(x.rows, bound));
+    static_cast<CudaOp&>(*op).enqueue(CudaDevice::bounds_of(step));
+    Product product{y.values(), stride};
+    expect_untouched(product, x.rows, weight.view.out);
+    return product;
+  }
+
+  Product multiply_with(MultiplyKernel kernel, const Weight& weight, Rows& x, bool& there) {
+    const DeviceBuffer<float> device_x(device(), x.data);
+    const int64_t stride = weight.view.out + 3;
+    const DeviceBuffer<float> y(device(), (x.rows + 3) * stride);
+    const TiledWeight tiled = upload_tiles(device(), weight.view);
+    prepare_multiply(device(), tiled.format);
+    MultiplyArgs args{.part_count = 1,
+                      .strips = static_cast<int32_t>(tiled.strips()),
+                      .in = static_cast<int32_t>(tiled.in),
+                      .segments = tiled.segments,
+                      .segment_tiles = tiled.segment_tiles,
+                      .x = device_x.data(),
+                      .x_stride = x.stride,
+                      .counters = device().allocate_array<uint32_t>(tiled.strips())};
+    args.parts[0] = {
+        .tiles = tiled.tiles, .y = y.data(), .y_stride = stride, .out = static_cast<int32_t>(weight.view.out)};
+    const auto rows = static_cast<int32_t>(x.rows);
+    const DeviceBuffer<std::byte> workspace(device(), multiply_bytes(args, rows));
+    device().stage(step_of(x.rows));
+    args.step = device().step();
+    there = multiply_tiles(device(), tiled.format, args, workspace.data(), rows, kernel);
+    Product product{y.values(), stride};
+    if (there) expect_untouched(product, x.rows, weight.view.out);
+    return product;
+  }
+};
+
+Rows row_alone(Rows& x, int64_t r) {
+  Rows one(1, x.size);
+  std::copy_n(x.row(r), x.size, one.row(0));
+  return one;
+}
+
+int64_t fitting(WeightFormat format, int64_t in) { return whole_blocks(format, in); }
+
+// y in 32 lanes: element k in lane k mod 32 by fused multiply-adds, lanes folded at distances 16, 8, 4, 2, 1.
+float dot_in_32_lanes(const std::vector<float>& w, const float* x) {
+  float lanes[32] = {};
+  for (size_t k = 0; k < w.size(); ++k) lanes[k % 32] = std::fmaf(w[k], x[k], lanes[k % 32]);
+  for (int distance = 16; distance > 0; distance /= 2) {
+    for (int i = 0; i < distance; ++i) lanes[i] += lanes[i + distance];
+  }
+  return lanes[0];
+}
+
+TEST_F(LinearCuda, MultipliesEveryFormatInFp32AsSpecified) {
+  std::mt19937 random(1);
+  for (const WeightFormat format : kFormats) {
+    for (const int64_t rows : {1, 11}) {
+      const int64_t out = 9, in = fitting(format, 300);
+      const Weight weight = random_weight(random, format, out, in, Values::kUsual);
+      std::vector<float> bias(static_cast<size_t>(out));
+      for (float& b : bias) b = random_value(random, Values::kUsual);
+      Rows x(rows, in);
+      x.fill(random, Values::kUsual);
+      const Product product = multiply(weight, bias.data(), x, Activations::kF32);
+      for (int64_t o = 0; o < out; ++o) {
+        std::vector<float> w(static_cast<size_t>(in));
+        dequantize(weight.view, o, 0, in, w.data());
+        for (int64_t r = 0; r < rows; ++r) {
+          const float expected = dot_in_32_lanes(w, x.row(r)) + bias[static_cast<size_t>(o)];
+          ASSERT_EQ(bits(product.row(r, out)[static_cast<size_t>(o)]), bits(expected))
+              << weight_format_name(format) << " [" << r << ", " << o << "]";
+        }
+      }
+    }
+  }
+}
+
+// The weight that the tensor cores multiply by: exact but where linear.h says BF16.
+double weight_of(const WeightView& weight, int64_t o, int64_t k) {
+  const WeightBlock block = weight_block(weight.format);
+  float values[256];
+  if (is_integer_format(weight.format)) {
+    BlockCodes codes;
+    decode_block(weight.format, weight.data + o * weight.row_bytes + k / block.elements * block.bytes, codes);
+    const auto i = static_cast<size_t>(k % block.elements);
+    return double{codes.d} * codes.scale[i / 16] * codes.code[i] - double{codes.dmin} * codes.min[i / 16];
+  }
+  if (weight.format == WeightFormat::kE4m3 && weight.scale_cols % 64 == 0) {
+    return double{e4m3_to_f32(static_cast<uint8_t>(weight.data[o * weight.row_bytes + k]))} * e4m3_scale(weight, o, k);
+  }
+  dequantize(weight, o, k / block.elements * block.elements, block.elements, values);
+  const float value = values[k % block.elements];
+  return weight.format == WeightFormat::kF32 || weight.format == WeightFormat::kE4m3 ? bf16_to_f32(f32_to_bf16(value))
+                                                                                     : value;
+}
+
+TEST_F(LinearCuda, MultipliesEveryFormatOnTensorCoresAsTheRoundingPointsSay) {
+  std::mt19937 random(2);
+  for (const WeightFormat format : kFormats) {
+    for (const int64_t in_wish : {40, 300, 2100}) {
+      const int64_t out = 21, rows = 3, in = fitting(format, in_wish);
+      const Weight weight = random_weight(random, format, out, in, Values::kUsual);
+      Rows x(rows, in);
+      x.fill(random, Values::kUsual);
+      const Product product = multiply(weight, nullptr, x, Activations::kAuto);
+      for (int64_t r = 0; r < rows; ++r) {
+        for (int64_t o = 0; o < out; ++o) {
+          double sum = 0, magnitude = 0;
+          for (int64_t k = 0; k < in; ++k) {
+            const double term = weight_of(weight.view, o, k) * bf16_to_f32(f32_to_bf16(x.row(r)[k]));
+            sum += term;
+            magnitude += std::abs(term);
+          }
+          // Sums of 16 products at a time in FP32, 128 in a chain; where minima are apart their parts are larger than
+          // the weights.
+          const double tolerance = (has_minima(format) ? 1e-4 : 1e-5) * magnitude;
+          ASSERT_NEAR(product.row(r, out)[static_cast<size_t>(o)], sum, tolerance)
+              << weight_format_name(format) << " in " << in << " [" << r << ", " << o << "]";
+        }
+      }
+    }
+  }
+}
+
+TEST_F(LinearCuda, GivesEveryRowTheSameBitsAloneAndAmongOthersInBothKernels) {
+  std::mt19937 random(3);
+  for (const WeightFormat format : kFormats) {
+    const int64_t out = 37, in = fitting(format, 2150);  // two segments
+    const Weight weight = random_weight(random, format, out, in, Values::kUsual);
+    Rows x(140, in);
+    x.fill(random, Values::kUsual);
+    std::vector<std::vector<float>> alone;
+    for (const int64_t r : {0, 1, 7, 8, 15, 16, 31, 32, 63, 64, 139}) {
+      Rows one = row_alone(x, r);
+      alone.push_back(multiply(weight, nullptr, one, Activations::kAuto).row(0, out));
+    }
+    for (const int64_t rows : {8, 9, 17, 33, 64, 65, 140}) {
+      Rows some(rows, in);
+      for (int64_t r = 0; r < rows; ++r) std::copy_n(x.row(r), in, some.row(r));
+      for (const MultiplyKernel kernel : {MultiplyKernel::kFewRows, MultiplyKernel::kManyRows}) {
+        if (kernel == MultiplyKernel::kManyRows && rows < 64) continue;
+        bool there = false;
+        const Product product = multiply_with(kernel, weight, some, there);
+        if (!there) continue;
+        size_t i = 0;
+        for (const int64_t r : {0, 1, 7, 8, 15, 16, 31, 32, 63, 64, 139}) {
+          if (r < rows) {
+            ASSERT_TRUE(same_bits(product.row(r, out), alone[i]))
+                << weight_format_name(format) << " row " << r << " of " << rows << ", kernel "
+                << static_cast<int>(kernel);
+          }
+          ++i;
+        }
+      }
+    }
+  }
+}
+
+TEST_F(LinearCuda, GivesTheSameBitsInTheManyRowsKernelWithLargeBlocks) {
+  std::mt19937 random(4);
+  for (const WeightFormat format : {WeightFormat::kBf16, WeightFormat::kMxfp4}) {
+    const int64_t out = 130, in = 2144, rows = 520;
+    const Weight weight = random_weight(random, format, out, in, Values::kUsual);
+    Rows x(rows, in);
+    x.fill(random, Values::kUsual);
+    bool there = false;
+    const Product many = multiply_with(MultiplyKernel::kManyRows, weight, x, there);
+    ASSERT_TRUE(there);
+    for (const int64_t r : {0, 255, 256, 519}) {
+      Rows one = row_alone(x, r);
+      ASSERT_TRUE(same_bits(many.row(r, out), multiply(weight, nullptr, one, Activations::kAuto).row(0, out)))
+          << weight_format_name(format) << " row " << r;
+    }
+  }
+}
+
+TEST_F(LinearCuda, ServesStepsSmallerThanItsBounds) {
+  std::mt19937 random(5);
+  const int64_t out = 50, in = 4200;
+  const Weight weight = random_weight(random, WeightFormat::kBf16, out, in, Values::kUsual);
+  Rows x(5, in);
+  x.fill(random, Values::kUsual);
+  for (const Activations activations : {Activations::kF32, Activations::kAuto}) {
+    const Product exact = multiply(weight, nullptr, x, activations);
+    for (const int64_t bound : {8, 16, 64, 200}) {
+      const Product product = multiply(weight, nullptr, x, activations, bound);
+      for (int64_t r = 0; r < x.rows; ++r) EXPECT_TRUE(same_bits(product.row(r, out), exact.row(r, out))) << bound;
+    }
+  }
+}
+
+TEST_F(LinearCuda, AddsTheBiasToTheCompleteSum) {
+  std::mt19937 random(6);
+  const int64_t out = 40, in = 2304;
+  const Weight weight = random_weight(random, WeightFormat::kQ8_0, out, in, Values::kUsual);
+  std::vector<float> bias(static_cast<size_t>(out));
+  for (float& b : bias) b = random_value(random, Values::kUsual);
+  for (const int64_t rows : {2, 20}) {
+    Rows x(rows, in);
+    x.fill(random, Values::kUsual);
+    const Product plain = multiply(weight, nullptr, x, Activations::kAuto);
+    const Product biased = multiply(weight, bias.data(), x, Activations::kAuto);
+    for (int64_t r = 0; r < rows; ++r) {
+      for (size_t o = 0; o < bias.size(); ++o) {
+        ASSERT_EQ(bits(biased.row(r, out)[o]), bits(plain.row(r, out)[o] + bias[o]));
+      }
+    }
+  }
+}
+
+TEST_F(LinearCuda, MultipliesTheRowsThatWantLogits) {
+  std::mt19937 random(7);
+  const int64_t out = 30, in = 64;
+  const Weight weight = random_weight(random, WeightFormat::kBf16, out, in, Values::kUsual);
+  Rows x(4, in);
+  x.fill(random, Values::kUsual);
+  for (const Activations activations : {Activations::kF32, Activations::kAuto}) {
+    const Product all = multiply(weight, nullptr, x, activations);
+    const DeviceBuffer<float> device_x(device(), x.data);
+    const DeviceBuffer<float> y(device(), 4 * out);
+    const auto op = bind_linear(device(), "logits",
+                                {.weight = weight.view,
+                                 .x = device_x.data(),
+                                 .x_stride = x.stride,
+                                 .y = y.data(),
+                                 .y_stride = out,
+                                 .rows = RowSet::kLogits,
+                                 .activations = activations,
+                                 .max_rows = 4});
+    const std::vector<int32_t> logit_rows = {3, 9};
+    StepView step = step_of(10);
+    step.logit_rows = logit_rows;
+    op->run(step);
+    const Product product{y.values(), out};
+    expect_untouched(product, 2, out);
+    for (int64_t r = 0; r < 2; ++r) EXPECT_TRUE(same_bits(product.row(r, out), all.row(r, out)));
+  }
+}
+
+// E2M1 times a power of two is a BF16 number, whatever the power: large ones leave the packed tiles.
+TEST_F(LinearCuda, GivesForMxfp4TheBitsOfTheSameWeightsInBf16) {
+  std::mt19937 random(8);
+  const int64_t out = 20, in = 2208;
+  for (const int most : {100, 128, 129, 160}) {
+    Weight packed = random_weight(random, WeightFormat::kMxfp4, out, in, Values::kUsual);
+    for (std::byte& scale : packed.scales) scale = static_cast<std::byte>(most - static_cast<int>(random() % 12));
+    packed.scales[17] = static_cast<std::byte>(most);
+    Weight plain;
+    plain.view = {.format = WeightFormat::kBf16, .out = out, .in = in, .row_bytes = in * 2};
+    plain.data.resize(static_cast<size_t>(out * in * 2));
+    for (int64_t o = 0; o < out; ++o) {
+      std::vector<float> values(static_cast<size_t>(in));
+      dequantize(packed.view, o, 0, in, values.data());
+      for (int64_t k = 0; k < in; ++k) {
+        const uint16_t half = f32_to_bf16(values[static_cast<size_t>(k)]);
+        std::memcpy(plain.data.data() + (o * in + k) * 2, &half, 2);
+      }
+    }
+    plain.view.data = plain.data.data();
+    EXPECT_EQ(upload_tiles(device(), packed.view).format, most > 128 ? TileFormat::kBf16 : TileFormat::kMxfp4);
+    Rows x(3, in);
+    x.fill(random, Values::kUsual);
+    EXPECT_TRUE(same_bits(multiply(packed, nullptr, x, Activations::kAuto).y,
+                          multiply(plain, nullptr, x, Activations::kAuto).y))
+        << most;
+  }
+}
+
+TEST_F(LinearCuda, KeepsANanCodeOfE4m3) {
+  std::mt19937 random(9);
+  Weight weight = random_weight(random, WeightFormat::kE4m3, 20, 256, Values::kUsual);
+  weight.data[5 * 256 + 100] = std::byte{0xff};
+  Rows x(2, 256);
+  x.fill(random, Values::kUsual);
+  const Product product = multiply(weight, nullptr, x, Activations::kAuto);
+  for (int64_t o = 0; o < 20; ++o) EXPECT_EQ(std::isnan(product.row(1, 20)[static_cast<size_t>(o)]), o == 5) << o;
+}
+
+TEST_F(LinearCuda, MultipliesSeveralMatricesWithTheSameRowsAsOneByOne) {
+  std::mt19937 random(10);
+  const int64_t in = 2400, rows = 5;
+  const WeightFormat formats[] = {WeightFormat::kBf16, WeightFormat::kQ8_0, WeightFormat::kBf16};
+  const int64_t outs[] = {33, 16, 70};
+  Rows x(rows, in);
+  x.fill(random, Values::kUsual);
+  const DeviceBuffer<float> device_x(device(), x.data);
+  for (const Activations activations : {Activations::kF32, Activations::kAuto}) {
+    std::vector<Weight> weights;
+    std::vector<std::unique_ptr<DeviceBuffer<float>>> ys;
+    std::vector<LinearArgs> parts;
+    for (size_t i = 0; i < 3; ++i) {
+      weights.push_back(random_weight(random, formats[i], outs[i], in, Values::kUsual));
+      ys.push_back(std::make_unique<DeviceBuffer<float>>(device(), rows * outs[i]));
+      parts.push_back({.weight = weights.back().view,
+                       .x = device_x.data(),
+                       .x_stride = x.stride,
+                       .y = ys.back()->data(),
+                       .y_stride = outs[i],
+                       .activations = activations,
+                       .max_rows = static_cast<int32_t>(rows)});
+    }
+    bind_linears(device(), "several", parts)->run(step_of(rows));
+    for (size_t i = 0; i < 3; ++i) {
+      const Product together{ys[i]->values(), outs[i]};
+      const Product alone = multiply(weights[i], nullptr, x, activations);
+      for (int64_t r = 0; r < rows; ++r) {
+        EXPECT_TRUE(same_bits(together.row(r, outs[i]), alone.row(r, outs[i]))) << "matrix " << i;
+      }
+    }
+  }
+}
+
+TEST_F(LinearCuda, DoesNothingForNoRows) {
+  std::mt19937 random(11);
+  const Weight weight = random_weight(random, WeightFormat::kBf16, 20, 64, Values::kUsual);
+  Rows x(0, 64);
+  for (const Activations activations : {Activations::kF32, Activations::kAuto}) {
+    multiply(weight, nullptr, x, activations);
+    multiply(weight, nullptr, x, activations, 20);
+  }
+}
+
+}  // namespace
+}  // namespace weir
