@@ -35,44 +35,61 @@ struct PrepChunk {
   __device__ bool live(int row) const { return row >= first && row < end; }
 };
 
-// One input's rows through the convolution, in order.
+// The lane's channels of one buffer's rows in a chunk.
+class ChunkRows {
+ public:
+  __device__ ChunkRows(const PrepChunk& chunk, const Rows& rows, int lane)
+      : at_(reinterpret_cast<const float4*>(chunk.head.row(rows, chunk.start)) + lane), stride_(rows.stride / 4) {}
+  __device__ float4 operator[](int row) const { return ptx::load_stream(at_ + row * stride_); }
+
+ private:
+  const float4* at_;
+  int64_t stride_;
+};
+
+// One input's live rows through the convolution, in order.
 class Convolution {
  public:
-  __device__ Convolution(const PrepChunk& chunk, int which, int lane) : chunk_(chunk), which_(which), lane_(lane) {
-    const Layer& layer = chunk.head.layer;
-    const float4* taps = reinterpret_cast<const float4*>(layer.conv[which]) + chunk.head.head * kDim + 4 * lane;
+  __device__ Convolution(const PrepChunk& chunk, int which, int lane)
+      : chunk_(chunk), rows_(chunk, chunk.head.layer.inputs[which], lane), which_(which), lane_(lane) {
+    const float4* taps =
+        reinterpret_cast<const float4*>(chunk.head.layer.conv[which]) + chunk.head.head * kDim + 4 * lane;
 #pragma unroll
     for (int i = 0; i < 4; ++i) taps_[i] = taps[i];
 #pragma unroll
-    for (int i = 0; i < kHistory; ++i) earlier_[i] = input(i - kHistory);
-  }
-
-  // Row `row` of the chunk (or up to three before it) as the convolution takes it; zeros where nobody needs it.
-  __device__ uint2 input(int row) const {
-    const int64_t position = chunk_.start + row;
-    if (position >= chunk_.head.span.first_position) {
-      if (row >= chunk_.end) return {0, 0};
-      return pack4(ptx::load_stream(
-          reinterpret_cast<const float4*>(chunk_.head.row(chunk_.head.layer.inputs[which_], position)) + lane_));
+    for (int i = 0; i < kHistory; ++i) {
+      const int row = chunk.first - kHistory + i;
+      const int64_t position = chunk.start + row;
+      if (position >= chunk.head.span.first_position) {
+        earlier_[i] = pack4(rows_[row]);
+      } else {
+        const uint16_t* stored = chunk.head.stored_input(which, position);
+        earlier_[i] = stored == nullptr ? uint2{0, 0} : *reinterpret_cast<const uint2*>(stored + 4 * lane);
+      }
     }
-    if (row + kHistory < chunk_.first) return {0, 0};
-    const uint16_t* stored = chunk_.head.stored_input(which_, position);
-    return stored == nullptr ? uint2{0, 0} : *reinterpret_cast<const uint2*>(stored + 4 * lane_);
   }
 
-  // The result for a row whose input is x; stores what the state wants of it.
+  __device__ uint2 input(int row) const { return chunk_.live(row) ? pack4(rows_[row]) : uint2{0, 0}; }
+
+  // The result for a row whose input is x; something finite where not live.
   __device__ float4 next(int row, uint2 x) {
     if (chunk_.page && chunk_.live(row)) *reinterpret_cast<uint2*>(chunk_.page.inputs(which_, row) + 4 * lane_) = x;
-    if (row >= kChunk - kHistory && chunk_.next) {
-      *reinterpret_cast<uint2*>(chunk_.next.window(which_, row - (kChunk - kHistory)) + 4 * lane_) = x;
-    }
     const float4 s = convolve4(taps_, earlier_[0], earlier_[1], earlier_[2], x);
-    earlier_[0] = earlier_[1], earlier_[1] = earlier_[2], earlier_[2] = x;
+    if (row >= chunk_.first) earlier_[0] = earlier_[1], earlier_[1] = earlier_[2], earlier_[2] = x;
     return s;
+  }
+
+  // After the last row of a full chunk: the window of the anchor behind it.
+  __device__ void finish() const {
+    if (!chunk_.next) return;
+#pragma unroll
+    for (int i = 0; i < kHistory; ++i)
+      *reinterpret_cast<uint2*>(chunk_.next.window(which_, i) + 4 * lane_) = earlier_[i];
   }
 
  private:
   const PrepChunk& chunk_;
+  const ChunkRows rows_;
   int which_, lane_;
   float4 taps_[4];
   uint2 earlier_[kHistory];  // oldest first
@@ -91,6 +108,7 @@ __device__ __forceinline__ void prep_values(const PrepChunk& chunk, std::byte* b
           pack4(convolution.next(first + i, x[i]));
     }
   }
+  convolution.finish();
 }
 
 // Sums over the warp of eight values, in the order of cuda::warp_sum; value i ends in lane 16 i2 + 8 i1 + 4 i0 + x.
@@ -202,6 +220,7 @@ template <bool kBounded, class Take>
 __device__ __forceinline__ float4 prep_rows(const PrepChunk& chunk, int lane, const Take& take) {
   const Layer& layer = chunk.head.layer;
   Convolution queries(chunk, kQ, lane), keys(chunk, kK, lane);
+  const ChunkRows decay_rows(chunk, layer.f, lane);
   const float4 bias = reinterpret_cast<const float4*>(layer.dt_bias + chunk.head.head * kDim)[lane];
   const float a = layer.a[chunk.head.head];
   float4 total = {0.f, 0.f, 0.f, 0.f};
@@ -214,11 +233,7 @@ __device__ __forceinline__ float4 prep_rows(const PrepChunk& chunk, int lane, co
     for (int i = 0; i < 4; ++i) {
       xq[i] = queries.input(start + i);
       xk[i] = keys.input(start + i);
-      f[i] = {0.f, 0.f, 0.f, 0.f};
-      if (chunk.live(start + i)) {
-        f[i] =
-            ptx::load_stream(reinterpret_cast<const float4*>(chunk.head.row(layer.f, chunk.start + start + i)) + lane);
-      }
+      f[i] = chunk.live(start + i) ? decay_rows[start + i] : float4{0.f, 0.f, 0.f, 0.f};
     }
     float4 q[4], k[4];
     float sums[8];
@@ -232,22 +247,19 @@ __device__ __forceinline__ float4 prep_rows(const PrepChunk& chunk, int lane, co
     const float factor = inverse_root(fold8(sums, lane) + layer.l2_eps);
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      const float of_q = __shfl_sync(kAllLanes, factor, fold8_lane(2 * i)),
-                  of_k = __shfl_sync(kAllLanes, factor, fold8_lane(2 * i + 1));
       const int row = start + i;
       const bool live = chunk.live(row);
-      if (live) {
-        q[i] = q[i] * of_q * kQueryScale;
-        k[i] = k[i] * of_k;
-        total = total + log_decay4<kBounded>(f[i], bias, a, layer.lower_bound);
-      } else {
-        q[i] = k[i] = {0.f, 0.f, 0.f, 0.f};
-        if (!kBounded && row < chunk.first) total = reinterpret_cast<const float4*>(chunk.page.decays(row))[lane];
-      }
-      take(row, live, q[i], k[i], total);
+      const float of_q = __shfl_sync(kAllLanes, factor, fold8_lane(2 * i)),
+                  of_k = __shfl_sync(kAllLanes, factor, fold8_lane(2 * i + 1));
+      const float4 g = log_decay4<kBounded>(f[i], bias, a, layer.lower_bound);
+      if (live) total = total + g;
+      if (!kBounded && row < chunk.first) total = reinterpret_cast<const float4*>(chunk.page.decays(row))[lane];
+      take(row, live, q[i] * (live ? of_q : 0.f) * kQueryScale, k[i] * (live ? of_k : 0.f), total);
       if (live && chunk.page) reinterpret_cast<float4*>(chunk.page.decays(row))[lane] = total;
     }
   }
+  queries.finish();
+  keys.finish();
   return total;
 }
 
@@ -256,13 +268,9 @@ __device__ __forceinline__ void prep_bounded(const PrepChunk& chunk, std::byte* 
   std::byte* const other = block + kBlockCommit;
   uint2 kn[kChunk];
   const float4 total = prep_rows<true>(chunk, lane, [&](int row, bool live, float4 q, float4 k, float4 sum) {
-    uint2 x = {0, 0};
-    if (live) {
-      x = pack4(k * fast_exp4({-sum.x, -sum.y, -sum.z, -sum.w}));
-      if (chunk.page) reinterpret_cast<uint2*>(chunk.page.keys(row))[lane] = x;
-    } else if (row < chunk.first) {
-      x = reinterpret_cast<const uint2*>(chunk.page.keys(row))[lane];
-    }
+    uint2 x = pack4(k * fast_exp4({-sum.x, -sum.y, -sum.z, -sum.w}));
+    if (live && chunk.page) reinterpret_cast<uint2*>(chunk.page.keys(row))[lane] = x;
+    if (row < chunk.first) x = reinterpret_cast<const uint2*>(chunk.page.keys(row))[lane];
     const float4 e = fast_exp4(sum);
     store_operand<kOperandTile>(block, row, lane, pack4(k * e));
     store_operand<kOperandTile>(block, kChunk + row, lane, pack4(q * e));
