@@ -48,7 +48,9 @@ __device__ __forceinline__ float4 operator*(float4 a, float4 b) { return {a.x * 
 __device__ __forceinline__ float4 operator*(float4 a, float b) { return {a.x * b, a.y * b, a.z * b, a.w * b}; }
 __device__ __forceinline__ float4 operator+(float4 a, float4 b) { return {a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w}; }
 __device__ __forceinline__ float4 operator-(float4 a, float4 b) { return {a.x - b.x, a.y - b.y, a.z - b.z, a.w - b.w}; }
-__device__ __forceinline__ float4 fast_exp4(float4 x) { return {fast_exp(x.x), fast_exp(x.y), fast_exp(x.z), fast_exp(x.w)}; }
+__device__ __forceinline__ float4 fast_exp4(float4 x) {
+  return {fast_exp(x.x), fast_exp(x.y), fast_exp(x.z), fast_exp(x.w)};
+}
 
 // Convolution and SiLU of a channel; x oldest first.
 __device__ __forceinline__ float convolve(float4 taps, float x3, float x2, float x1, float x0) {

@@ -16,8 +16,8 @@
 // Chunk = 16 positions at absolute multiples, i = this row, j = earlier rows of the chunk or this one, d = key channel,
 // c = value column, S = the anchor at the chunk's start:
 //   G_i = G_{i-1} + g_i, FP32, from 0 at the chunk's start
-//   kt_i = bf16(k_i exp(G_i)), qt_i = bf16(q_i exp(G_i));  P_i[c] = sum_d kt_i[d] hi(S[d][c]), Q_i[c] the same with qt_i
-//   bounded:    kn_j = bf16(k_j exp(-G_j));  Lb_ij = beta_i (kt_i . kn_j);  A_ij = bf16(qt_i . kn_j)
+//   kt_i = bf16(k_i exp(G_i)), qt_i = bf16(q_i exp(G_i));  P_i[c] = sum_d kt_i[d] hi(S[d][c]), Q_i[c] the same with
+//   qt_i bounded:    kn_j = bf16(k_j exp(-G_j));  Lb_ij = beta_i (kt_i . kn_j);  A_ij = bf16(qt_i . kn_j)
 //               (G > -80, so kn stays below e^80)
 //   unbounded:  k and q are rounded to BF16 before any use. For j < i let b be the highest bit in which i and j differ
 //               and m the multiple of 2^b with j < m <= i; R = G_{m-1}, so that no exponent is positive:
@@ -35,7 +35,8 @@
 // State. The anchor keeps S in two planes of 16 bits: hi = S rounded to BF16, ties away from zero, and lo = the rest:
 // bits(S) = (hi << 16) + lo with lo signed, exactly. Rows read hi alone; a new anchor is made from both. (With ties to
 // even, S = hi + half a step and hi - half a step would both belong to an even hi: one value too many for lo.)
-//   anchor, per head:  hi plane, lo plane, each [16 columns (8)][16 channels (8)][lane (32)] 16 bytes: the tensor core's
+//   anchor, per head:  hi plane, lo plane, each [16 columns (8)][16 channels (8)][lane (32)] 16 bytes: the tensor
+//   core's
 //                      A operand; then the convolutions' window, [q, k, v][3 rows][128] BF16
 //   journal page, per head:  kn or k [16 rows][128] BF16, u the same, G [16][128] FP32, [q, k, v][16][128] BF16 inputs
 // A page's head is contiguous: this op's PageField is read as 16 * row_bytes bytes, not row by row.
@@ -78,6 +79,7 @@ struct KdaLayerArgs {
   KdaRows q, k, v, f, beta_logit, gate;
   float* out = nullptr;
   int64_t out_stride = 0;
+  int64_t workspace_bytes = int64_t{256} << 20;  // for chunks between the two launches; longer steps take more launches
 };
 
 inline constexpr int64_t kKdaHeadDim = 128;
