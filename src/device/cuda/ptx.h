@@ -32,6 +32,12 @@ WEIR_PTX float reciprocal_approx(float x) {
   asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
 }
+// 1 / sqrt(x) to 2 ULP, denormals as zero.
+WEIR_PTX float inverse_root_approx(float x) {
+  float y;
+  asm("rsqrt.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
 
 // Both halves of packed BF16 numbers, rounded to nearest even; denormals are kept.
 WEIR_PTX uint32_t add_bf16x2(uint32_t a, uint32_t b) {

@@ -66,7 +66,6 @@ __device__ __forceinline__ float4 convolve4(const float4* taps, uint2 x3, uint2 
 __device__ __forceinline__ float square_sum(float4 x) {
   return fmaf(x.w, x.w, fmaf(x.z, x.z, fmaf(x.y, x.y, x.x * x.x)));
 }
-__device__ __forceinline__ float inverse_root(float x) { return __fdiv_rn(1.f, __fsqrt_rn(x)); }
 constexpr float kQueryScale = 0.08838834764831845f;
 
 template <bool kBounded>
@@ -103,7 +102,7 @@ __device__ __forceinline__ float norm_factor(const float* squares, int pitch, fl
   float sum = squares[0];
 #pragma unroll
   for (int group = 1; group < 8; ++group) sum += squares[group * pitch];
-  return inverse_root(fmaf(sum, 1.f / kDim, eps));
+  return ptx::inverse_root_approx(fmaf(sum, 1.f / kDim, eps));
 }
 
 // --- state ----------------------------------------------------------------------------------------------------------

@@ -71,7 +71,7 @@ __device__ __forceinline__ float4 decode_key(const Head& head, const DecodeRow& 
               x1 = earlier_input(head, which, 1, lane);
   if (r.now) *reinterpret_cast<uint2*>(r.now.inputs(which, r.row) + 4 * lane) = x;
   const float4 s = convolve4(w, x3, x2, x1, x);
-  const float factor = inverse_root(cuda::warp_sum(square_sum(s)) + layer.l2_eps);
+  const float factor = ptx::inverse_root_approx(cuda::warp_sum(square_sum(s)) + layer.l2_eps);
   return which == kQ ? s * factor * kQueryScale : s * factor;
 }
 
@@ -298,7 +298,10 @@ __global__ void __launch_bounds__(kDecodeWarps * 32, kBounded ? 4 : 3) decode(co
   WEIR_DYNAMIC_SHARED(DecodeShared<kBounded>, memory);
   DecodeShared<kBounded>& shared = *memory;
   const size_t span = blockIdx.x / static_cast<unsigned>(layer.heads);
-  if (span >= step->spans.size() || step->spans[span].rows != 1) return;
+  if (span >= step->spans.size() || step->spans[span].rows != 1) {
+    ptx::wait_for_previous();  // so that the launch after this one follows that one too
+    return;
+  }
   const Head head{*step, step->spans[span], layer, static_cast<int>(blockIdx.x % static_cast<unsigned>(layer.heads))};
   const int thread = static_cast<int>(threadIdx.x), warp = thread / 32, lane = thread % 32, g = lane / 4, c = lane % 4;
   const int column = warp * 16 + g + 8 * (c % 2);

@@ -7,12 +7,13 @@
 //   gate [rows, heads, 128]      of the output norm            out [rows, heads, 128]                     all FP32
 //
 // Numeric specification, per head: the same bits for every row, whoever computes it. exp(x) = ex2.approx(x * log2 e),
-// sig(x) = rcp.approx(1 + exp(-x)), both of one FP32 number; bf16() rounds to nearest even; "sum128" adds in FP32: four
-// neighbours by fused multiply-adds, ascending, then lanes 16, 8, 4, 2, 1 apart.
+// sig(x) = rcp.approx(1 + exp(-x)), rsqrt.approx: the instructions on FP32; bf16() rounds to nearest even; "sum128"
+// adds in FP32: four neighbours by fused multiply-adds, ascending, then lanes 16, 8, 4, 2, 1 apart.
 //   x of q, k, v:  xr = bf16(x);  c = sum of four taps, oldest first: a product, then fused multiply-adds; rows before
 //                  position 0 are +0;  s = c * sig(c)
-//   k = s * r, q = (s * r) * 128^-1/2  with r = 1 / sqrt(sum128(s^2) + l2_eps);  v = bf16(s);  beta = sig(beta_logit)
-//   z = f + dt_bias;  g = lower_bound * sig(a * z) (bounded) or -(a * softplus(z)) (unbounded; base/math.h)
+//   k = s * r, q = (s * r) * 128^-1/2  with r = rsqrt.approx(sum128(s^2) + l2_eps);  v = bf16(s);  beta =
+//   sig(beta_logit) z = f + dt_bias;  g = lower_bound * sig(a * z) (bounded) or -(a * softplus(z)) (unbounded;
+//   base/math.h)
 // Chunk = 16 positions at absolute multiples, i = this row, j = earlier rows of the chunk or this one, d = key channel,
 // c = value column, S = the anchor at the chunk's start:
 //   G_i = G_{i-1} + g_i, FP32, from 0 at the chunk's start
@@ -27,7 +28,8 @@
 //   o_i[c] = Q_i[c] + sum_j A_ij u_j[c]                                one tensor-core step over 16 rows, j > i being 0
 //   anchor:  S'[d][c] = exp(G_15[d]) S[d][c] + sum_j kd_j[d] u_j[c]    one tensor-core step
 //            kd_j = bf16(kn_j exp(G_15)) (bounded), bf16(k_j exp(G_15 - G_j)) (unbounded)
-//   out = ((o * r) * w) * sig(gate),  r = 1 / sqrt(ss / 128 + eps);  ss: 16 columns at a time o[x]^2 + o[x + 8]^2, then
+//   out = ((o * r) * w) * sig(gate),  r = rsqrt.approx(ss / 128 + eps);  ss: 16 columns at a time o[x]^2 + o[x + 8]^2,
+//   then
 //            over x at distances 1, 2, 4; then the eight groups ascending
 // Products over d are tensor-core chains from zero, 8 steps of 16 channels, ascending. Within a step, channels 4c ..
 // 4c+3 take the operand's places 2c, 2c+1, 2c+8, 2c+9, so that a thread's channels are neighbours in memory.

@@ -93,12 +93,14 @@ class KdaLayer final : public CudaOp {
       launch(device(),
              {.grid = std::min<int64_t>(prep_blocks, device().sm_count() * (kBounded ? 3 : 2)),
               .block = kda::kPrepWarps * 32,
-              .shared_bytes = kda::prep_shared_bytes<kBounded>() + table},
+              .shared_bytes = kda::prep_shared_bytes<kBounded>() + table,
+              .overlap = true},
              &kda::prep<kBounded>, device().step(), layer_, range, blocks);
       launch(device(),
              {.grid = std::min<int64_t>(int64_t{bounds.spans} * layer_.heads, device().sm_count()),
               .block = kda::kSpanThreads,
-              .shared_bytes = static_cast<int64_t>(sizeof(kda::SpanShared)) + table},
+              .shared_bytes = static_cast<int64_t>(sizeof(kda::SpanShared)) + table,
+              .overlap = true},
              &kda::span, device().step(), layer_, range, blocks, carry + turn * carry_size,
              carry + (turn ^ 1) * carry_size);
     }

@@ -244,7 +244,7 @@ __device__ __forceinline__ float4 prep_rows(const PrepChunk& chunk, int lane, co
       sums[2 * i] = square_sum(q[i]);
       sums[2 * i + 1] = square_sum(k[i]);
     }
-    const float factor = inverse_root(fold8(sums, lane) + layer.l2_eps);
+    const float factor = ptx::inverse_root_approx(fold8(sums, lane) + layer.l2_eps);
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const int row = start + i;
@@ -350,6 +350,8 @@ __global__ void __launch_bounds__(kPrepWarps * 32, kBounded ? 3 : 2)
   WEIR_DYNAMIC_SHARED(std::byte, shared);
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
   const LongSpans spans(*step, shared + prep_shared_bytes<kBounded>());
+  ptx::let_next_start();
+  ptx::wait_for_previous();
   std::byte* const block = shared + warp * kPrepBlock;
   float4* const decays = reinterpret_cast<float4*>(shared + kPrepWarps * kPrepBlock + warp * kPrepDecays) + lane;
   const int items = (min(range.end, spans.chunks()) - range.first) * layer.heads;
