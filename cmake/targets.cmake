@@ -49,6 +49,7 @@ function(weir_folder name folder)
       weir_test(${program} ${file} ${name})
     elseif(file MATCHES "_bench\\.cpp$")
       add_executable(${program} EXCLUDE_FROM_ALL ${file})
+      target_include_directories(${program} PRIVATE ${CMAKE_SOURCE_DIR})  # "tests/support/..."
       target_link_libraries(${program} PRIVATE ${name})
       add_dependencies(benches ${program})
     elseif(file MATCHES "_fuzz\\.cpp$" AND WEIR_FUZZ)
@@ -78,6 +79,8 @@ weir_folder(weir_text src/text weir_formats weir_pcre2 weir_utf8proc)
 
 # Ops that call another op's kernel say so here; all others stand alone.
 set(WEIR_OP_DEPS_moe weir_op_linear weir_op_activation)
+set(WEIR_OP_DEPS_norm weir_op_activation)
+set(WEIR_OP_DEPS_attn_residual weir_op_activation weir_op_norm)
 set(WEIR_OP_DEPS_mla weir_op_attention weir_op_linear)
 set(WEIR_OP_DEPS_indexer weir_op_attention)
 set(WEIR_OP_DEPS_sparse_attention weir_op_attention)

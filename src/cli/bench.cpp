@@ -11,8 +11,8 @@
 #include "cli/commands.h"
 #include "cli/machine.h"
 #include "cli/options.h"
-#include "models/builtin.h"
 #include "device/roof.h"
+#include "models/builtin.h"
 
 namespace weir::cli {
 namespace {
@@ -114,9 +114,10 @@ void bench(const BenchOptions& options) {
   if (!options.model.empty() && !options.synthetic.empty()) {
     fail("expected a MODEL or --synthetic CONFIG.json, found both");
   }
-  const std::unique_ptr<Model> model = options.synthetic.empty()
-                                           ? Model::load(options.model)
-                                           : Model::generate(options.synthetic, weight_format(options.weights));
+  const std::unique_ptr<Model> model =
+      options.synthetic.empty()
+          ? Model::load(options.model)
+          : Model::generate(options.synthetic, weight_format(options.weights), parse_device(options.device) >= 0);
   const std::vector<BenchTest> all = tests(options);
   ModelOptions common;
   common.device = options.device;
@@ -178,9 +179,12 @@ void add_bench(CLI::App& app) {
   command->add_option("--max-batch-rows", options->max_batch_rows, "rows computed in one step")
       ->check(CLI::Range(1, 65536))
       ->capture_default_str();
-  command->add_option("--kv-dtype", options->kv_dtype, "stored K, V and latents: auto (f16, on a GPU bf16), f32, f16, bf16")
+  command
+      ->add_option("--kv-dtype", options->kv_dtype,
+                   "stored K, V and latents: auto (f16, on a GPU bf16), f32, f16, bf16")
       ->capture_default_str();
-  command->add_option("--activations", options->activations, "auto (8-bit rows for integer formats; on a GPU bf16) or f32")
+  command
+      ->add_option("--activations", options->activations, "auto (8-bit rows for integer formats; on a GPU bf16) or f32")
       ->capture_default_str();
   command->add_option("--kernels", options->kernels, "auto, reference, avx2 or avx512")->capture_default_str();
   command->add_flag("--json", options->json, "print a JSON list of objects");

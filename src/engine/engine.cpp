@@ -33,17 +33,18 @@ std::unique_ptr<Model> Model::load(const std::filesystem::path& path) { return l
 
 std::unique_ptr<Model> Model::load(ModelSource files) {
   ModelSpec spec = std::visit([](const auto& source) { return load_model(source); }, files);
-  return std::unique_ptr<Model>(new Model{std::move(files), std::move(spec)});
+  return std::unique_ptr<Model>(new Model{std::move(files), std::move(spec), nullptr});
 }
 
-std::unique_ptr<Model> Model::generate(const std::filesystem::path& config, WeightFormat format) {
+std::unique_ptr<Model> Model::generate(const std::filesystem::path& config, WeightFormat format, bool on_gpu) {
   const JsonObject object = JsonObject::read(config.string());
   const std::optional<JsonObject> nested = object.object_if("text_config");
   const JsonObject& text = nested ? *nested : object;
   const bool has_experts = text.has("num_experts") || text.has("n_routed_experts") || text.has("num_local_experts");
-  Checkpoint checkpoint = Checkpoint::generated(config, std::make_shared<GeneratedWeights>(format, has_experts));
+  const auto weights = std::make_shared<GeneratedWeights>(format, has_experts, on_gpu);
+  Checkpoint checkpoint = Checkpoint::generated(config, weights);
   ModelSpec spec = load_model(checkpoint);
-  return std::unique_ptr<Model>(new Model{std::move(checkpoint), std::move(spec)});
+  return std::unique_ptr<Model>(new Model{std::move(checkpoint), std::move(spec), on_gpu ? weights : nullptr});
 }
 
 std::vector<std::string> Model::file_paths() const {
@@ -121,11 +122,23 @@ void Engine::choose_anchor_spacing() {
   }
 }
 
+std::unique_ptr<CudaDevice> Engine::open_gpu(const Model& model, int index) {
+  if (index < 0) return nullptr;
+  std::unique_ptr<CudaDevice> gpu = open_cuda(index);
+  if (model.described != nullptr) {
+    gpu->set_row_source([weights = model.described, device = gpu.get()](
+                            std::byte* to, const std::byte* host, int64_t rows, int64_t row_bytes, int64_t stride) {
+      return weights->write_rows(*device, to, host, rows, row_bytes, stride);
+    });
+  }
+  return gpu;
+}
+
 Engine::Engine(const Model& model, const EngineOptions& options)
     : model_(model),
       options_(options),
       host_(options.threads, options.kernels),
-      gpu_(options.gpu >= 0 ? open_cuda(options.gpu) : nullptr),
+      gpu_(open_gpu(model, options.gpu)),
       circuit_(compile(model.spec, device(),
                        {.max_rows = options.max_batch_rows,
                         .max_logit_rows = options.max_logit_rows,

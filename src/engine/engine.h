@@ -13,6 +13,7 @@
 #include "formats/gguf.h"
 #include "models/circuit.h"
 #include "models/family.h"
+#include "models/generated_weights.h"
 #include "state/sequence_state.h"
 
 namespace weir {
@@ -26,11 +27,13 @@ ModelSource open_model(const std::filesystem::path& path);
 struct Model {
   ModelSource files;
   ModelSpec spec;
+  std::shared_ptr<GeneratedWeights> described;  // of weights that exist only on GPUs
 
   static std::unique_ptr<Model> load(const std::filesystem::path& path);
   static std::unique_ptr<Model> load(ModelSource files);
   // A model of this configuration (a config.json) with generated weights in `format`: for measuring.
-  static std::unique_ptr<Model> generate(const std::filesystem::path& config, WeightFormat format);
+  // With `on_gpu` they exist only there: engines of this model need a GPU.
+  static std::unique_ptr<Model> generate(const std::filesystem::path& config, WeightFormat format, bool on_gpu = false);
   const Checkpoint* checkpoint() const { return std::get_if<Checkpoint>(&files); }  // nullptr for GGUF
   const GgufFile* gguf() const { return std::get_if<GgufFile>(&files); }            // nullptr for a folder
   int64_t weight_bytes() const {
@@ -103,7 +106,7 @@ struct SpanRequest {
 
 enum class StepStatus {
   kDone,
-  kOutOfBlocks,  // pages or anchors are short: nothing was computed, nothing changed
+  kOutOfBlocks,   // pages or anchors are short: nothing was computed, nothing changed
   kDeviceFailed,  // the GPU reported an error (Engine::failure()): no sequence changed, and no later step can be done
 };
 
@@ -136,6 +139,7 @@ class Engine {
   int64_t steps() const { return steps_; }
 
  private:
+  static std::unique_ptr<CudaDevice> open_gpu(const Model& model, int index);
   void check_memory();
   int64_t state_bytes();
   int64_t backbone_bytes(int64_t spacing) const;

@@ -78,6 +78,12 @@ void Circuit::enqueue(const StepBounds& bounds) {
   for (Entry& entry : ops_) static_cast<CudaOp&>(*entry.op).enqueue(bounds);
 }
 
+int64_t Circuit::weight_bytes(int32_t rows) const {
+  int64_t bytes = 0;
+  for (const Entry& entry : ops_) bytes += entry.op->cost(rows, rows - 1).weight_bytes;
+  return bytes;
+}
+
 void Circuit::run_on(CudaDevice& device, const StepView& step, StepObserver* observer) {
   device.stage(step);
   const StepBounds bounds = CudaDevice::bounds_of(step);
@@ -88,18 +94,25 @@ void Circuit::run_on(CudaDevice& device, const StepView& step, StepObserver* obs
     }
     return;
   }
-  if (!options_.graphs || bounds.longest_span != 1) return enqueue(bounds);
+  StepCounters& counters = device.counters();
+  if (!options_.graphs || bounds.longest_span != 1) {
+    counters.weight_bytes_read += weight_bytes(bounds.rows);
+    return enqueue(bounds);
+  }
   if (graph_generation_ != device.generation()) graphs_.clear();
   graph_generation_ = device.generation();
   const StepBounds wanted = graph_bounds(bounds, options_);
   for (const Graph& graph : graphs_) {
-    if (equal(graph.bounds, wanted)) return device.launch_graph(graph.number);
+    if (!equal(graph.bounds, wanted)) continue;
+    counters.weight_bytes_read += graph.weight_bytes;
+    return device.launch_graph(graph.number);
   }
   device.begin_capture();
   enqueue(wanted);
   const int number = device.end_capture();
   if (number < 0) return;
-  graphs_.push_back({wanted, number});
+  graphs_.push_back({wanted, number, weight_bytes(bounds.rows)});
+  counters.weight_bytes_read += graphs_.back().weight_bytes;
   device.launch_graph(number);
 }
 

@@ -72,6 +72,7 @@ class Circuit {
   std::byte* allocate(int64_t bytes);
   void run_on(CudaDevice& device, const StepView& step, StepObserver* observer);
   void enqueue(const StepBounds& bounds);
+  int64_t weight_bytes(int32_t rows) const;  // that a step reads at least; experts as if all were equally likely
 
   Device& device_;
   CompileOptions options_;
@@ -85,6 +86,7 @@ class Circuit {
   struct Graph {
     StepBounds bounds;
     int number = -1;
+    int64_t weight_bytes = 0;
   };
   std::vector<Graph> graphs_;
   int64_t graph_generation_ = 0;

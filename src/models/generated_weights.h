@@ -3,10 +3,14 @@
 
 #include <cstdint>
 #include <deque>
+#include <functional>
+#include <map>
 #include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
+#include "device/cuda_device.h"
 #include "device/memory.h"
 #include "formats/checkpoint.h"
 
@@ -17,8 +21,14 @@ namespace weir {
 // kv_b stay BF16.
 class GeneratedWeights final : public TensorMaker {
  public:
-  // kBf16, kQ8_0, kQ4_0 or kMxfp4.
-  GeneratedWeights(WeightFormat format, bool has_experts) : format_(format), has_experts_(has_experts) {}
+  // kBf16, kQ8_0, kQ4_0 or kMxfp4. `described`: matrices are addresses without memory, which a GPU fills for itself
+  // (write_rows).
+  GeneratedWeights(WeightFormat format, bool has_experts, bool described = false)
+      : format_(format), has_experts_(has_experts), described_(described) {}
+
+  // CudaDevice::RowSource of described matrices: false for addresses that are none.
+  bool write_rows(CudaDevice& device, std::byte* to, const std::byte* host, int64_t rows, int64_t row_bytes,
+                  int64_t stride);
 
   WeightView matrix(std::string_view name, int64_t out, int64_t in) override;
   std::vector<float> floats(std::string_view name, int64_t count) override;
@@ -28,11 +38,22 @@ class GeneratedWeights final : public TensorMaker {
  private:
   WeightFormat format_for(std::string_view name, int64_t in) const;
   std::byte* allocate(int64_t bytes);
-  std::byte* fill(WeightFormat format, int64_t bytes, int64_t in);
+  using Pattern = std::vector<std::byte>;
+  Pattern pattern(WeightFormat format, int64_t bytes, int64_t in);
+  Pattern scale_pattern(int64_t bytes, int64_t in) const;
+  std::byte* fill(const Pattern& pattern, int64_t bytes);
+  std::byte* describe(std::string key, const std::function<Pattern()>& make, int64_t bytes);
   uint64_t next();
 
   WeightFormat format_;
-  bool has_experts_;
+  bool has_experts_, described_;
+  // Matrices of one shape and format share a pattern; by address, in `regions_`.
+  struct Described {
+    int64_t bytes = 0;
+    const Pattern* pattern = nullptr;
+  };
+  std::map<std::string, Pattern> patterns_;
+  std::map<const std::byte*, Described> regions_;
   std::deque<Mapping> memory_;
   int64_t used_ = 0;  // of the last mapping
   std::vector<std::span<const std::byte>> pieces_;

@@ -14,7 +14,22 @@
 #include "ops/simd/kernel_sets.h"
 #include "tests/support/delta.h"
 
+// The device that engines of this program compute on: programs for GPUs define it before they include this.
+#ifndef WEIR_TEST_GPU
+#define WEIR_TEST_GPU -1
+#endif
+
 namespace weir::test {
+
+inline constexpr int kTestGpu = WEIR_TEST_GPU;
+
+// Skips a whole program for GPUs where there is none.
+class NeedsGpu : public ::testing::Environment {
+ public:
+  void SetUp() override {
+    if (const std::string why = why_no_cuda(); !why.empty()) GTEST_SKIP() << "no GPU: " << why;
+  }
+};
 
 // A file or folder of tests/fixtures; where it is kept as a delta, put together in the build folder.
 inline std::string fixture(const std::string& name) {
@@ -68,6 +83,7 @@ class Golden {
 // Options of tests: exact mode, state in FP32, released blocks poisoned.
 inline EngineOptions exact_options(int32_t rows, int64_t tokens, int threads = 1) {
   EngineOptions options;
+  options.gpu = kTestGpu;
   options.threads = threads;
   options.kernels = best_kernel_set();
   options.max_batch_rows = rows;

@@ -40,8 +40,13 @@ struct ServingOptions {
   int threads = 1;
   SchedulerOptions scheduler;
   BlockStore* store = nullptr;
+#ifdef WEIR_TEST_AUTO
+  Activations activations = Activations::kAuto;
+  StateDtype kv_dtype = kTestGpu < 0 ? StateDtype::kF16 : StateDtype::kBf16;
+#else
   Activations activations = Activations::kF32;
   StateDtype kv_dtype = StateDtype::kF32;
+#endif
   bool protect_anchors = false;
 };
 

@@ -94,9 +94,7 @@ class ElementwiseOp final : public BoundOp {
     });
   }
 
-  Cost cost(int32_t rows, int64_t) const override {
-    return {.flops = flops_per_element(args_.kind) * rows * static_cast<double>(args_.size)};
-  }
+  Cost cost(int32_t rows, int64_t) const override { return elementwise_cost(args_, rows); }
 
  private:
   CpuDevice& device_;
@@ -105,6 +103,10 @@ class ElementwiseOp final : public BoundOp {
 };
 
 }  // namespace
+
+Cost elementwise_cost(const ElementwiseArgs& args, int32_t rows) {
+  return {.flops = flops_per_element(args.kind) * rows * static_cast<double>(args.size)};
+}
 
 std::unique_ptr<BoundOp> bind_elementwise(Device& device, std::string name, const ElementwiseArgs& args) {
   if (args.size < 1) fail(name, ": elementwise op on rows of ", args.size, " elements");

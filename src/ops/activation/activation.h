@@ -15,6 +15,7 @@
 //   kGateRow   y = g * sigmoid(u_0)    (a gate of one number a row: u [rows, 1])
 //   kCopy      y = g
 // The products associate as written; sigmoid and tanh are those of base/math.h. y may be g or u.
+// On CUDA: the same operations, so the same bits.
 #pragma once
 
 #include <memory>
@@ -76,6 +77,8 @@ struct ElementwiseArgs {
 std::unique_ptr<BoundOp> bind_elementwise(Device& device, std::string name, const ElementwiseArgs& args);
 [[gnu::weak]] std::unique_ptr<BoundOp> bind_elementwise_cuda(CudaDevice& device, std::string name,
                                                              const ElementwiseArgs& args);
+
+Cost elementwise_cost(const ElementwiseArgs& args, int32_t rows);
 
 // n elements; for ops that need it inside (MoE).
 using ElementwiseKernel = void (*)(ElementwiseKind kind, float beta, float linear_beta, const float* g, const float* u,

@@ -55,7 +55,7 @@ namespace weir {
 // buffers).
 enum class RowSet { kAll, kLogits };
 
-inline int32_t row_count(const StepView& step, RowSet set) {
+WEIR_HD inline int32_t row_count(const StepView& step, RowSet set) {
   return set == RowSet::kAll ? step.rows : static_cast<int32_t>(step.logit_rows.size());
 }
 

@@ -60,14 +60,25 @@ __device__ inline void add_group(const Operand& w, int group, const float (&prod
   }
 }
 
-// One tile of 16 outputs x 64 k. x: this tile's k of the first eight rows, the next eight `column_bytes` further.
-template <class Operand, int kColumns>
-__device__ inline void multiply_tile(const std::byte* tile, const std::byte* x, int column_bytes,
-                                     Sums<kColumns>& sums) {
+// A tile of x in shared memory: 64 k of the first eight rows, the next eight column_bytes further.
+struct SharedX {
+  uint32_t at;
+  int column_bytes;
+
+  __device__ SharedX(const std::byte* x, int stride)
+      : at(cuda::ptx::shared_address(x) + lane_index() * 16), column_bytes(stride) {}
+  // B fragments of column c: of the steps 2 pair and 2 pair + 1, two registers each.
+  __device__ void load(int c, int pair, uint32_t (&b)[4]) const {
+    cuda::ptx::load_matrix_x4(b, at + c * column_bytes + pair * 512);
+  }
+};
+
+// One tile of 16 outputs x 64 k times a tile of x (SharedX, or what else gives fragments so).
+template <class Operand, int kColumns, class X>
+__device__ inline void multiply_tile(const std::byte* tile, const X& x, Sums<kColumns>& sums) {
   constexpr int kGroup = Operand::kGroupSteps;
   constexpr uint32_t kOnes[4] = {0x3f803f80u, 0x3f803f80u, 0x3f803f80u, 0x3f803f80u};
   const Operand w(tile);
-  const uint32_t x_lane = cuda::ptx::shared_address(x) + lane_index() * 16;
   Sums<kColumns> tile_sums;
   if constexpr (kGroup == 4) tile_sums.clear();
 #pragma unroll
@@ -80,7 +91,7 @@ __device__ inline void multiply_tile(const std::byte* tile, const std::byte* x, 
 #pragma unroll
     for (int c = 0; c < kColumns; ++c) {
       uint32_t b[4];
-      cuda::ptx::load_matrix_x4(b, x_lane + c * column_bytes + pair * 512);
+      x.load(c, pair, b);
       float product[4] = {}, total[4] = {};
       float(&chain)[4] = kGroup == 0 ? sums.value[c] : kGroup == 4 ? tile_sums.value[c] : product;
 #pragma unroll
@@ -197,13 +208,13 @@ __device__ inline void multiply_run(Ring& ring, int count, X& x, int column_byte
     const std::byte* tiles = ring.acquire();
 #pragma unroll
     for (int t = 0; t < kStageTiles<Operand>; ++t) {
-      multiply_tile<Operand, kColumns>(tiles + t * Operand::kBytes, x.acquire(), column_bytes, sums);
+      multiply_tile<Operand>(tiles + t * Operand::kBytes, SharedX(x.acquire(), column_bytes), sums);
       x.release();
     }
     ring.release();
   }
   if (count > 0) {  // of stages of two: the last tile alone
-    multiply_tile<Operand, kColumns>(ring.acquire(), x.acquire(), column_bytes, sums);
+    multiply_tile<Operand>(ring.acquire(), SharedX(x.acquire(), column_bytes), sums);
     x.release();
     ring.release();
   }

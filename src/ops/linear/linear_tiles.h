@@ -98,4 +98,11 @@ TiledWeight tiled_shape(const WeightView& weight);
 // tiles again. Any format but kNvfp4.
 TiledWeight upload_tiles(CudaDevice& device, const WeightView& host);
 
+
+// For ops with a layout of their own: the tiles of a matrix that lies on the device (16 outputs at a time, the last
+// padded), in the shape's format, to memory of the caller. Queued.
+void pack_tiles(CudaDevice& device, const WeightView& weight, const TiledWeight& shape, std::byte* to);
+// Sets *found (on the device) if the matrix, which lies there too, has a scale that tiles of MXFP4 don't hold. Queued.
+void find_large_scales(CudaDevice& device, const WeightView& weight, uint32_t* found);
+
 }  // namespace weir

@@ -8,7 +8,7 @@ namespace weir {
 namespace {
 
 template <TileFormat kFormat>
-__global__ void pack_tiles(WeightView weight, int64_t k_tiles, int64_t tiles, uint32_t* to) {
+__global__ void pack_words(WeightView weight, int64_t k_tiles, int64_t tiles, uint32_t* to) {
   using Operand = typename OperandOf<kFormat>::Type;
   static_assert(Operand::kBytes == tile_bytes(kFormat));
   constexpr int64_t kWords = Operand::kBytes / 4;
@@ -19,7 +19,7 @@ __global__ void pack_tiles(WeightView weight, int64_t k_tiles, int64_t tiles, ui
 }
 
 // Whether a scale is beyond what tiles of MXFP4 hold.
-__global__ void find_large_scales(WeightView weight, uint32_t* found) {
+__global__ void look_for_large_scales(WeightView weight, uint32_t* found) {
   const int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
   const int64_t groups = weight.in / 32;
   if (i < weight.out * groups && mxfp4_scale(weight, i / groups, i % groups * 32) > kMxfp4MostScale) *found = 1;
@@ -34,35 +34,35 @@ using PackKernel = void (*)(WeightView, int64_t, int64_t, uint32_t*);
 PackKernel pack_kernel(TileFormat format) {
   switch (format) {
     case TileFormat::kBf16:
-      return pack_tiles<TileFormat::kBf16>;
+      return pack_words<TileFormat::kBf16>;
     case TileFormat::kF16:
-      return pack_tiles<TileFormat::kF16>;
+      return pack_words<TileFormat::kF16>;
     case TileFormat::kE4m3:
-      return pack_tiles<TileFormat::kE4m3>;
+      return pack_words<TileFormat::kE4m3>;
     case TileFormat::kMxfp4:
-      return pack_tiles<TileFormat::kMxfp4>;
+      return pack_words<TileFormat::kMxfp4>;
     case TileFormat::kQ4_0:
-      return pack_tiles<TileFormat::kQ4_0>;
+      return pack_words<TileFormat::kQ4_0>;
     case TileFormat::kQ4_1:
-      return pack_tiles<TileFormat::kQ4_1>;
+      return pack_words<TileFormat::kQ4_1>;
     case TileFormat::kQ8_0:
-      return pack_tiles<TileFormat::kQ8_0>;
+      return pack_words<TileFormat::kQ8_0>;
     case TileFormat::kQ5_1:
-      return pack_tiles<TileFormat::kQ5_1>;
+      return pack_words<TileFormat::kQ5_1>;
     case TileFormat::kIq4Nl:
-      return pack_tiles<TileFormat::kIq4Nl>;
+      return pack_words<TileFormat::kIq4Nl>;
     case TileFormat::kQ2_K:
-      return pack_tiles<TileFormat::kQ2_K>;
+      return pack_words<TileFormat::kQ2_K>;
     case TileFormat::kQ3_K:
-      return pack_tiles<TileFormat::kQ3_K>;
+      return pack_words<TileFormat::kQ3_K>;
     case TileFormat::kQ4_K:
-      return pack_tiles<TileFormat::kQ4_K>;
+      return pack_words<TileFormat::kQ4_K>;
     case TileFormat::kQ5_K:
-      return pack_tiles<TileFormat::kQ5_K>;
+      return pack_words<TileFormat::kQ5_K>;
     case TileFormat::kQ6_K:
-      return pack_tiles<TileFormat::kQ6_K>;
+      return pack_words<TileFormat::kQ6_K>;
     case TileFormat::kIq4Xs:
-      return pack_tiles<TileFormat::kIq4Xs>;
+      return pack_words<TileFormat::kIq4Xs>;
   }
   return nullptr;
 }
@@ -155,8 +155,7 @@ bool has_large_scales(CudaDevice& device, const WeightView& host) {
   std::byte* found = device.allocate(4);
   for (int64_t first = 0; first < host.out; first += staging.rows()) {
     const WeightView part = staging.part(first);
-    cuda::launch(device, {.grid = blocks_of(part.out * part.in / 32), .block = kThreads}, find_large_scales, part,
-                 reinterpret_cast<uint32_t*>(found));
+    find_large_scales(device, part, reinterpret_cast<uint32_t*>(found));
   }
   uint32_t answer = 0;
   device.to_host(&answer, found, 4);
@@ -177,6 +176,17 @@ TiledWeight tiled_shape(const WeightView& weight) {
   return shape;
 }
 
+void pack_tiles(CudaDevice& device, const WeightView& weight, const TiledWeight& shape, std::byte* to) {
+  const int64_t count = (weight.out + kTileOuts - 1) / kTileOuts * shape.k_tiles();
+  cuda::launch(device, {.grid = blocks_of(count * tile_bytes(shape.format) / 4), .block = kThreads},
+               pack_kernel(shape.format), weight, shape.k_tiles(), count, reinterpret_cast<uint32_t*>(to));
+}
+
+void find_large_scales(CudaDevice& device, const WeightView& weight, uint32_t* found) {
+  cuda::launch(device, {.grid = blocks_of(weight.out * weight.in / 32), .block = kThreads}, look_for_large_scales,
+               weight, found);
+}
+
 TiledWeight upload_tiles(CudaDevice& device, const WeightView& host) {
   TiledWeight tiled = tiled_shape(host);
   if (tiled.format == TileFormat::kMxfp4 && has_large_scales(device, host)) tiled.format = TileFormat::kBf16;
@@ -185,10 +195,7 @@ TiledWeight upload_tiles(CudaDevice& device, const WeightView& host) {
   Staging staging(device, host);
   for (int64_t first = 0; first < host.out; first += staging.rows()) {
     const WeightView part = staging.part(first);
-    const int64_t count = (part.out + kTileOuts - 1) / kTileOuts * tiled.k_tiles();
-    cuda::launch(device, {.grid = blocks_of(count * tile_bytes(tiled.format) / 4), .block = kThreads},
-                 pack_kernel(tiled.format), part, tiled.k_tiles(), count,
-                 reinterpret_cast<uint32_t*>(tiles + first / kTileOuts * tiled.strip_bytes()));
+    pack_tiles(device, part, tiled, tiles + first / kTileOuts * tiled.strip_bytes());
   }
   return tiled;
 }

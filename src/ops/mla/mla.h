@@ -14,6 +14,11 @@
 // value, latent]. Then both are the FP32 products of linear.h, per head, in any format of weights:
 //   absorb   q'[r, h, l] = W_UK,h^T[l, :] . q[r, h, :nope]      so sums over nope are in sixteen lanes, not d ascending
 //   expand   as above
+//
+// On CUDA, FP32 activations: the operations above, so the same bits. Otherwise weights and x are rounded to BF16 and
+// multiplied with FP32 sums, inner dimension ascending in steps of m16n8k16, from zero. Weights that BF16 does not hold
+// (all but BF16 itself) come as two numbers, hi = BF16(w) and lo = BF16(w - hi); each step multiplies by hi, then by
+// lo.
 #pragma once
 
 #include <memory>
@@ -22,6 +27,7 @@
 #include "device/cpu.h"
 #include "formats/weight.h"
 #include "ops/bound_op.h"
+#include "ops/linear/row_codes.h"
 
 namespace weir {
 
@@ -38,6 +44,7 @@ struct MlaProjectArgs {
   int64_t x_stride = 0;
   float* y = nullptr;  // absorb: q'; expand: o
   int64_t y_stride = 0;
+  Activations activations = Activations::kF32;  // on CUDA
 };
 
 std::unique_ptr<BoundOp> bind_mla_absorb(Device& device, std::string name, const MlaProjectArgs& args);

@@ -11,7 +11,7 @@
 
 #include "base/math.h"
 #include "device/cuda/kernel.h"
-#include "ops/linear/linear_tiles.h"
+#include "ops/linear/linear_operand_cuda.cuh"
 #include "ops/moe/moe.h"
 
 namespace weir {
@@ -99,7 +99,7 @@ struct ExpertOut {
 
   // Sums of one pair: rows `lane / 4` and 8 more of the strip.
   __device__ void store(const PairTile& tile, int strip, int64_t pair, float first, float second) const {
-    const int row = lane_id() / 4;
+    const int row = lane_index() / 4;
     if (hidden) {
       store_hidden(tile.expert, int64_t{strip} * 8 + row, pair, first, second);
     } else {
@@ -124,7 +124,7 @@ struct ExpertOut {
     if (!hidden) return;
     for (int i = 0; i < tile.rows; ++i) {
       uint16_t* row = h.h + (int64_t{tile.first_pair} + i) * h.width;
-      for (int64_t o = h.inter + lane_id(); o < h.width; o += 32) row[fragment_order(o)] = 0;
+      for (int64_t o = h.inter + lane_index(); o < h.width; o += 32) row[fragment_order(o)] = 0;
     }
   }
 };
@@ -155,9 +155,11 @@ struct PlanArgs {
   int64_t width = 0;
 };
 void plan_pairs(CudaDevice& device, int32_t rows, const PlanArgs& args, const PairPlan& plan);
-// Error when the plan of so many experts does not fit into shared memory.
-void check_plan(const CudaDevice& device, const std::string& name, int64_t experts);
+// Before the first plan of so many experts. Error when it does not fit into shared memory.
+void allow_plan(const CudaDevice& device, const std::string& name, int64_t experts);
 
+// Before the first product with a format.
+void allow_products(TileFormat format);
 // Tiles of at most tile_rows pairs.
 void multiply_pairs(CudaDevice& device, int32_t tile_rows, const ExpertProduct& product);
 // y = sum over a row's pairs of weights * z. places: of a row's pairs [rows, top_k]; none: pairs are numbered by row and

@@ -20,7 +20,7 @@ __device__ float dot(const WeightView& weight, int64_t o, const float* x, int la
     sum = math::fma(there ? weight_value(weight, o, k) : 0.f, there ? x[k] : 0.f, sum);
   }
 #pragma unroll
-  for (int half = kLanes / 2; half >= 1; half /= 2) sum = sum + __shfl_down_sync(0xffffffffu, sum, half, kLanes);
+  for (int half = kLanes / 2; half >= 1; half /= 2) sum = sum + __shfl_down_sync(cuda::kAllLanes, sum, half, kLanes);
   return sum;
 }
 
@@ -56,7 +56,7 @@ struct Place {
 };
 
 __global__ void __launch_bounds__(kThreads) plain_gate_up(const __grid_constant__ PlainArgs args) {
-  ptx::wait_for_previous_kernel();
+  cuda::ptx::wait_for_previous();
   const Place at(args.inter);
   if (at.pair >= int64_t{args.step->rows} * args.top_k) return;
   const int64_t expert = args.ids[at.pair];
@@ -72,7 +72,7 @@ __global__ void __launch_bounds__(kThreads) plain_gate_up(const __grid_constant_
 }
 
 __global__ void __launch_bounds__(kThreads) plain_down(const __grid_constant__ PlainArgs args) {
-  ptx::wait_for_previous_kernel();
+  cuda::ptx::wait_for_previous();
   const Place at(args.out);
   if (at.pair >= int64_t{args.step->rows} * args.top_k) return;
   const int64_t expert = args.ids[at.pair];
@@ -101,10 +101,10 @@ void multiply_plain(CudaDevice& device, int32_t rows, const MoeArgs& args, const
                         .z = z,
                         .step = device.step()};
   const auto grid = [&](int64_t outputs) {
-    return dim3(static_cast<unsigned>(rows * args.top_k), static_cast<unsigned>((outputs + kOutputs - 1) / kOutputs), 1);
+    return cuda::Extent(rows * args.top_k, (outputs + kOutputs - 1) / kOutputs, 1);
   };
-  launch(device, {.grid = grid(args.inter), .block = kThreads}, plain_gate_up, plain);
-  launch(device, {.grid = grid(args.out), .block = kThreads}, plain_down, plain);
+  cuda::launch(device, {.grid = grid(args.inter), .block = kThreads}, plain_gate_up, plain);
+  cuda::launch(device, {.grid = grid(args.out), .block = kThreads}, plain_down, plain);
 }
 
 }  // namespace weir

@@ -13,13 +13,20 @@ FewKernel few_kernel(TileFormat format, bool one_column) {
 
 }  // namespace
 
+void allow_products(TileFormat format) {
+  for (const bool one_column : {true, false}) {
+    const FewKernel few = few_kernel(format, one_column);
+    cuda::allow_shared(few.kernel, few.warps * few.ring_bytes);
+  }
+}
+
 int32_t pair_tile_rows(int32_t rows) { return rows <= 8 ? 8 : 32; }
 
 void multiply_pairs(CudaDevice& device, int32_t tile_rows, const ExpertProduct& product) {
   const FewKernel few = few_kernel(product.experts.format, tile_rows <= 8);
-  launch(device,
-         {.grid = static_cast<unsigned>(device.sm_count()),
-          .block = static_cast<unsigned>(few.warps * 32),
+  cuda::launch(device,
+         {.grid = device.sm_count(),
+          .block = few.warps * 32,
           .shared_bytes = few.warps * few.ring_bytes,
           .overlap = true},
          few.kernel, product);

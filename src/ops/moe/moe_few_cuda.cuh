@@ -18,7 +18,7 @@ class PairRows {
   // Column c has the rows at row[c] of this lane (lane / 4 of its eight).
   __device__ PairRows(const uint16_t* x, int64_t width, const int32_t (&row)[kColumns]) {
     for (int c = 0; c < kColumns; ++c) {
-      at_[c] = reinterpret_cast<const uint4*>(x + row[c] * width) + lane_id() % 4;
+      at_[c] = reinterpret_cast<const uint4*>(x + row[c] * width) + lane_index() % 4;
       for (int pair = 0; pair < 2; ++pair) next_[c][pair] = at_[c][4 * pair];
     }
   }
@@ -83,7 +83,7 @@ template <class Operand, int kColumns, class Ring>
 __device__ inline void multiply_item(Ring& ring, const ExpertProduct& args, const PairTile& tile, int strip) {
   int32_t row[kColumns];
   for (int c = 0; c < kColumns; ++c) {
-    const int i = c * 8 + lane_id() / 4;
+    const int i = c * 8 + lane_index() / 4;
     const int32_t pair = tile.first_pair + (i < tile.rows ? i : tile.rows - 1);
     row[c] = args.row_of == nullptr ? pair : args.row_of[pair];
   }
@@ -110,7 +110,7 @@ __device__ inline void multiply_item(Ring& ring, const ExpertProduct& args, cons
   for (int c = 0; c < kColumns; ++c) {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      const int column = c * 8 + lane_id() % 4 * 2 + i;
+      const int column = c * 8 + lane_index() % 4 * 2 + i;
       if (column >= tile.rows) continue;
       args.out.store(tile, strip, int64_t{tile.first_pair} + column, total.value[c][i], total.value[c][2 + i]);
     }
@@ -128,8 +128,8 @@ __global__ void __launch_bounds__(kFewWarps<Operand, kMostColumns> * 32, 1) mult
     const __grid_constant__ ExpertProduct args) {
   constexpr int kWarps = kFewWarps<Operand, kMostColumns>;
   WEIR_DYNAMIC_SHARED(std::byte, shared);
-  ptx::wait_for_previous_kernel();
-  ptx::let_next_kernel_start();
+  cuda::ptx::wait_for_previous();
+  cuda::ptx::let_next_start();
   const StripItems items = strip_items(args.experts, args.plan, kWarps);
   TileRing<Operand, StripItems> ring(shared + threadIdx.x / 32 * kRingBytes<Operand>, items);
   for (int i = 0; items.item(i) < items.end; ++i) {

@@ -23,7 +23,7 @@ struct Planner {
   // body(count, row, slot) for each pair of the warp's rows that is this lane's.
   template <class Body>
   __device__ void each_pair(Body body) const {
-    const int warp = static_cast<int>(threadIdx.x) / 32, lane = lane_id();
+    const int warp = static_cast<int>(threadIdx.x) / 32, lane = lane_index();
     const int per_warp = (rows + kWarps - 1) / kWarps;
     const int begin = warp * per_warp, end = begin + per_warp < rows ? begin + per_warp : rows;
     int32_t* count = counts + warp * args.experts;
@@ -47,10 +47,10 @@ struct Planner {
 
   // Where v begins in the sums over all threads, ascending.
   __device__ int32_t exclusive_sum(int32_t v, int32_t* sums) const {
-    const int lane = lane_id(), warp = static_cast<int>(threadIdx.x) / 32;
+    const int lane = lane_index(), warp = static_cast<int>(threadIdx.x) / 32;
     int32_t inclusive = v;
     for (int step = 1; step < 32; step *= 2) {
-      const int32_t before = __shfl_up_sync(0xffffffffu, inclusive, step);
+      const int32_t before = __shfl_up_sync(cuda::kAllLanes, inclusive, step);
       if (lane >= step) inclusive += before;
     }
     if (lane == 31) sums[warp] = inclusive;
@@ -112,7 +112,7 @@ __device__ float element(const float* x, int64_t k, int64_t in) { return k < in 
 // Sixteen bytes of a rounded row: unit `u`, in fragment order.
 __device__ uint4 rounded_unit(const float* x, int64_t u, int64_t in) {
   const int64_t k = u / 4 * 32 + u % 4 * 2;
-  const auto pair = [&](int64_t at) { return ptx::pack_bf16(element(x, at, in), element(x, at + 1, in)); };
+  const auto pair = [&](int64_t at) { return cuda::pack_bf16(element(x, at, in), element(x, at + 1, in)); };
   return {pair(k), pair(k + 8), pair(k + 16), pair(k + 24)};
 }
 
@@ -120,8 +120,8 @@ __global__ void __launch_bounds__(kThreads) plan_and_round(const __grid_constant
                                                            const __grid_constant__ PairPlan plan,
                                                            const StepView* step) {
   WEIR_DYNAMIC_SHARED(int32_t, shared);
-  ptx::wait_for_previous_kernel();
-  ptx::let_next_kernel_start();
+  cuda::ptx::wait_for_previous();
+  cuda::ptx::let_next_start();
   const int32_t rows = step->rows;
   if (blockIdx.x == 0) {
     __shared__ int32_t warp_sums[2 * kWarps];
@@ -141,8 +141,8 @@ constexpr int kSumThreads = 256;
 __global__ void __launch_bounds__(kSumThreads) weighted_sum(const float* z, const int32_t* places, const float* weights,
                                                             int32_t top_k, int64_t out, float* y, int64_t y_stride,
                                                             const StepView* step) {
-  ptx::wait_for_previous_kernel();
-  ptx::let_next_kernel_start();
+  cuda::ptx::wait_for_previous();
+  cuda::ptx::let_next_start();
   const int64_t row = blockIdx.x;
   if (row >= step->rows) return;
   const int64_t d = int64_t{blockIdx.y} * kSumThreads + threadIdx.x;
@@ -156,14 +156,16 @@ __global__ void __launch_bounds__(kSumThreads) weighted_sum(const float* z, cons
   y[row * y_stride + d] = a;
 }
 
+constexpr int64_t kReservedShared = 2048;  // of a block: static arrays and alignment
+
 int64_t plan_bytes(int64_t experts) { return kWarps * experts * int64_t{sizeof(int32_t)}; }
 
 }  // namespace
 
-void check_plan(const CudaDevice& device, const std::string& name, int64_t experts) {
-  if (plan_bytes(experts) + 1024 > device.shared_limit()) {
-    fail(name, ": at most ", (device.shared_limit() - 1024) / plan_bytes(1), " experts on this GPU, found ", experts);
-  }
+void allow_plan(const CudaDevice& device, const std::string& name, int64_t experts) {
+  const int64_t most = (device.shared_limit() - kReservedShared) / plan_bytes(1);
+  if (experts > most) fail(name, ": at most ", most, " experts on this GPU, found ", experts);
+  cuda::allow_shared(plan_and_round, plan_bytes(experts));
 }
 
 void plan_pairs(CudaDevice& device, int32_t rows, const PlanArgs& args, const PairPlan& plan) {
@@ -173,8 +175,8 @@ void plan_pairs(CudaDevice& device, int32_t rows, const PlanArgs& args, const Pa
     const int64_t most = 2 * device.sm_count();
     blocks = blocks < most ? blocks : most;
   }
-  launch(device,
-         {.grid = static_cast<unsigned>(1 + blocks),
+  cuda::launch(device,
+         {.grid = 1 + blocks,
           .block = kThreads,
           .shared_bytes = plan_bytes(args.experts),
           .overlap = true},
@@ -182,8 +184,8 @@ void plan_pairs(CudaDevice& device, int32_t rows, const PlanArgs& args, const Pa
 }
 
 void sum_pairs(CudaDevice& device, int32_t rows, const MoeArgs& args, const int32_t* places, const float* z) {
-  const dim3 grid(static_cast<unsigned>(rows), static_cast<unsigned>((args.out + kSumThreads - 1) / kSumThreads), 1);
-  launch(device, {.grid = grid, .block = kSumThreads, .overlap = true}, weighted_sum, z, places, args.weights,
+  const cuda::Extent grid(rows, (args.out + kSumThreads - 1) / kSumThreads, 1);
+  cuda::launch(device, {.grid = grid, .block = kSumThreads, .overlap = true}, weighted_sum, z, places, args.weights,
          static_cast<int32_t>(args.top_k), args.out, args.y, args.y_stride, device.step());
 }
 

@@ -1,6 +1,7 @@
 // Experts of a layer as tiles (linear_tiles.h), side by side in one allocation.
 #include <algorithm>
 
+#include "ops/linear/linear_tiles.h"
 #include "ops/moe/moe_cuda.cuh"
 
 namespace weir {
@@ -21,7 +22,7 @@ __global__ void interleave(const Word* gate, const Word* up, int64_t rows, int64
   to[i] = from < rows ? matrix[from * row_words + i % row_words] : Word{0};
 }
 
-unsigned blocks_of(int64_t threads) { return static_cast<unsigned>((threads + kThreads - 1) / kThreads); }
+int64_t blocks_of(int64_t threads) { return (threads + kThreads - 1) / kThreads; }
 
 int64_t scale_row_bytes(const WeightView& weight) {
   if (weight.format == WeightFormat::kMxfp4) return weight.in / 32;
@@ -106,7 +107,7 @@ class Stage {
   void mix(const std::byte* gate, const std::byte* up, int64_t rows, int64_t row_bytes, std::byte* to) {
     const auto run = [&]<class Word>(Word) {
       const int64_t words = row_bytes / static_cast<int64_t>(sizeof(Word));
-      launch(device_, {.grid = blocks_of(outs_ * words), .block = kThreads}, interleave<Word>,
+      cuda::launch(device_, {.grid = blocks_of(outs_ * words), .block = kThreads}, interleave<Word>,
              reinterpret_cast<const Word*>(gate), reinterpret_cast<const Word*>(up), rows, words, outs_,
              reinterpret_cast<Word*>(to));
     };
@@ -127,20 +128,29 @@ class Stage {
 template <class Put>
 ExpertTiles upload_side(CudaDevice& device, const MoeArgs& args, const WeightView& shape, bool pair, Put put) {
   Stage stage(device, shape, pair);
-  TiledWeight tiled = tiled_shape(put(stage, args.experts.front()));
   const auto count = static_cast<int64_t>(args.experts.size());
-  for (;;) {
-    std::byte* tiles = device.allocate(count * tiled.bytes());
-    bool held = true;
-    for (int64_t e = 0; held && e < count; ++e) {
-      held = pack_tiles(device, put(stage, args.experts[static_cast<size_t>(e)]), tiled, tiles + e * tiled.bytes());
+  TiledWeight tiled = tiled_shape(put(stage, args.experts.front()));
+  const Scratch found(device, 4);
+  const auto pack = [&](std::byte* tiles) {
+    for (int64_t e = 0; e < count; ++e) {
+      const WeightView matrix = put(stage, args.experts[static_cast<size_t>(e)]);
+      pack_tiles(device, matrix, tiled, tiles + e * tiled.bytes());
+      if (tiled.format == TileFormat::kMxfp4) {
+        find_large_scales(device, matrix, reinterpret_cast<uint32_t*>(found.data()));
+      }
     }
-    if (held) {
-      return {tiled.format, tiles, static_cast<int32_t>(tiled.strips()), tiled.segments, tiled.segment_tiles};
-    }
+  };
+  std::byte* tiles = device.allocate(count * tiled.bytes());
+  pack(tiles);
+  uint32_t large = 0;
+  device.to_host(&large, found.data(), 4);
+  if (large != 0) {
     device.release(tiles);
-    tiled.format = TileFormat::kBf16;  // holds what tiles of MXFP4 do not
+    tiled.format = TileFormat::kBf16;
+    tiles = device.allocate(count * tiled.bytes());
+    pack(tiles);
   }
+  return {tiled.format, tiles, static_cast<int32_t>(tiled.strips()), tiled.segments, tiled.segment_tiles};
 }
 
 bool alike(const WeightView& a, const WeightView& b) {

@@ -4,6 +4,7 @@
 // Numeric specification (docs/numerics.md, CPU rules 1 and 4; sums in sixteen lanes, padded with zeros, folded):
 //   mean = (sum of x_k) / size;  d_k = x_k - mean;  ss = sum of d_k^2 (fused multiply-add)
 //   r = 1 / sqrt(ss / size + eps);  y_k = (d_k * r) * w_k + b_k
+// On CUDA: the same with the order of norm.h for both sums.
 #pragma once
 
 #include <memory>

@@ -34,8 +34,8 @@ __device__ Best better(Best a, Best b) { return b.key > a.key || (b.key == a.key
 
 // The best of a warp, in all of its lanes.
 __device__ Best warp_best(Best mine) {
-  const int32_t key = __reduce_max_sync(0xffffffffu, mine.key);
-  return {key, __reduce_min_sync(0xffffffffu, mine.key == key ? mine.index : INT32_MAX)};
+  const int32_t key = __reduce_max_sync(cuda::kAllLanes, mine.key);
+  return {key, __reduce_min_sync(cuda::kAllLanes, mine.key == key ? mine.index : INT32_MAX)};
 }
 
 // The best of keys[first], keys[first + step], ... below `count`.
@@ -58,7 +58,7 @@ __device__ int32_t largest_key(const Row& row, int experts, int32_t* warp_keys) 
   for (int e = static_cast<int>(threadIdx.x); e < experts; e += kThreads) {
     key = row.keys[e] > key ? row.keys[e] : key;
   }
-  key = __reduce_max_sync(0xffffffffu, key);
+  key = __reduce_max_sync(cuda::kAllLanes, key);
   if (threadIdx.x % 32 == 0) warp_keys[threadIdx.x / 32] = key;
   __syncthreads();
   for (int w = 0; w < kThreads / 32; ++w) key = warp_keys[w] > key ? warp_keys[w] : key;
@@ -85,6 +85,7 @@ __device__ void softmax(const RouterArgs& args, const float* logits, const Row& 
   }
   __syncthreads();
   float s[16];
+#pragma unroll
   for (int i = 0; i < 16; ++i) s[i] = row.lanes[i];
 #pragma unroll
   for (int half = 8; half >= 1; half /= 2) {
@@ -193,8 +194,8 @@ __device__ void weigh(const RouterArgs& args, const Row& row, const int32_t* sor
 }
 
 __global__ void __launch_bounds__(kThreads) route(const __grid_constant__ RouterArgs args, const StepView* step) {
-  ptx::wait_for_previous_kernel();
-  ptx::let_next_kernel_start();
+  cuda::ptx::wait_for_previous();
+  cuda::ptx::let_next_start();
   const int64_t index = blockIdx.x;
   if (index >= step->rows) return;
   WEIR_DYNAMIC_SHARED(int32_t, shared);
@@ -234,7 +235,7 @@ class RouterCuda final : public CudaOp {
   void enqueue(const StepBounds& bounds) override {
     if (bounds.rows == 0) return;
     const int64_t shared = (2 * args_.experts + args_.groups + 2 * args_.top_k) * int64_t{sizeof(int32_t)};
-    launch(device(), {.grid = static_cast<unsigned>(bounds.rows), .block = kThreads, .shared_bytes = shared,
+    cuda::launch(device(), {.grid = bounds.rows, .block = kThreads, .shared_bytes = shared,
                       .overlap = true},
            route, args_, device().step());
   }

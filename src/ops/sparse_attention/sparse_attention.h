@@ -5,8 +5,10 @@
 // their positions, and nothing else: with n selected positions the row computes as a row at position n - 1, pieces and
 // tiles counted by rank in the list. A selection of all positions gives attention's bits.
 //
-// The selected rows of a few queries at a time are copied together and attended to by the kernels of attention; each
-// page row is read once per row of the batch.
+// On CUDA rows are read where they lie, by the kernels of attention.
+//
+// On the CPU the selected rows of a few queries at a time are copied together and attended to by the kernels of
+// attention; each page row is read once per row of the batch.
 #pragma once
 
 #include <memory>

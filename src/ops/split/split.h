@@ -5,7 +5,7 @@
 //   x [rows, groups, sum of sizes] FP32;  part p: y_p [rows, groups, size_p]
 //   y_p[row, g, i] = x[row, g, s_p + i]     s_p: the sizes of the parts before p
 // Bits are copied: there is one implementation for all kernel sets, memcpy. Parts may lie in one buffer, side by side;
-// none may overlap x or another.
+// none may overlap x or another. On a GPU at most 8 parts.
 #pragma once
 
 #include <memory>

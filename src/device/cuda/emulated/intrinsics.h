@@ -243,3 +243,18 @@ T __shfl_up_sync(unsigned mask, T value, unsigned delta, int width = 32) {
   const int source = lane - static_cast<int>(delta);
   return weir::emulated::shuffle(mask, value, source < (lane & ~(width - 1)) ? lane : source);
 }
+// Over all lanes of the mask, for integers.
+template <class T, class Combine>
+T reduce_lanes(unsigned mask, T value, Combine combine) {
+  T result = value;
+  for (int lane = 0; lane < 32; ++lane) {
+    if (mask >> lane & 1) result = combine(result, __shfl_sync(mask, value, lane));
+  }
+  return result;
+}
+inline int __reduce_max_sync(unsigned mask, int value) {
+  return reduce_lanes(mask, value, [](int a, int b) { return a > b ? a : b; });
+}
+inline int __reduce_min_sync(unsigned mask, int value) {
+  return reduce_lanes(mask, value, [](int a, int b) { return a < b ? a : b; });
+}

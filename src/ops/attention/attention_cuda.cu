@@ -1,0 +1,136 @@
+#include <algorithm>
+
+#include "ops/attention/attention_mma.h"
+#include "ops/cuda_op.h"
+
+namespace weir {
+namespace {
+
+using cuda::launch;
+
+class PlainCudaAttention final : public CudaOp {
+ public:
+  PlainCudaAttention(CudaDevice& device, std::string name, const AttentionArgs& args, const SelectedRows& selected)
+      : CudaOp(device, std::move(name)), args_(args), selected_(selected) {
+    prepare_plain_attention(args);
+  }
+
+  void enqueue(const StepBounds& bounds) override { launch_plain_attention(device(), bounds, args_, selected_); }
+  Cost cost(int32_t rows, int64_t position) const override { return attention_cost(args_, rows, position); }
+
+ private:
+  AttentionArgs args_;
+  SelectedRows selected_;
+};
+
+// Kernels for heads of these dimensions; false: there are none.
+bool find_kernels(const AttentionArgs& args, bool many, MmaKernels& kernels) {
+  const int64_t dim = std::max(args.key_dim, args.value_dim);
+  if (attention_shares_rows(args) && args.key_dim == 576 && args.value_dim == 512) {
+    kernels = mma_kernels_mla(many);
+  } else if (dim <= 64) {
+    kernels = mma_kernels_64(many);
+  } else if (dim <= 128) {
+    kernels = mma_kernels_128(many);
+  } else if (dim <= 256) {
+    kernels = mma_kernels_256(many);
+  } else {
+    return false;
+  }
+  return true;
+}
+
+class MmaCudaAttention final : public CudaOp {
+ public:
+  MmaCudaAttention(CudaDevice& device, std::string name, const AttentionArgs& args, const SelectedRows& selected,
+                   const MmaKernels& few, const MmaKernels& many)
+      : CudaOp(device, std::move(name)), few_(variant(args, selected, few)), many_(variant(args, selected, many)) {}
+
+  void enqueue(const StepBounds& bounds) override {
+    if (bounds.rows == 0) return;
+    const int64_t shared_queries = few_.attention.geometry.q_per_kv * longest_run(bounds);
+    Variant& variant = shared_queries <= few_.kernels.queries ? few_ : many_;
+    const MmaKernels& kernels = variant.kernels;
+    MmaAttention a = variant.attention;
+    a.plan = reinterpret_cast<AttentionPlan*>(device().workspace());
+    a.partials = reinterpret_cast<float*>(device().workspace() + kPlanBytes);
+    const int64_t most_pieces = pieces(a, bounds);
+    const int64_t units = bounds.rows * a.geometry.tiles() * most_pieces;
+    const int64_t grid = std::min<int64_t>(units, resident(kernels));
+    launch(device(), {.grid = grid, .block = kernels.threads, .shared_bytes = kernels.shared_bytes}, kernels.attend,
+           device().step(), a);
+    if (most_pieces == 1) return;
+    launch(device(), {.grid = {bounds.rows, a.args.heads}, .block = std::max(32, kernels.value_dim / 4)}, kernels.merge,
+           device().step(), a);
+  }
+
+  Cost cost(int32_t rows, int64_t position) const override {
+    return attention_cost(few_.attention.args, rows, position);
+  }
+
+ private:
+  static constexpr int64_t kPlanBytes = (sizeof(AttentionPlan) + 255) / 256 * 256;
+  static constexpr int64_t kPartialBytes = int64_t{128} << 20;
+  static constexpr int64_t kMostPieces = 65;
+
+  struct Variant {
+    MmaKernels kernels;
+    MmaAttention attention;
+  };
+
+  int64_t resident(const MmaKernels& kernels) const {
+    return static_cast<int64_t>(device().sm_count()) * kernels.blocks_per_sm;
+  }
+  // Rows that may share a tile.
+  int64_t longest_run(const StepBounds& bounds) const {
+    return few_.attention.selected.list != nullptr ? 1 : bounds.longest_span;
+  }
+  // Most pieces of a row.
+  static int64_t pieces(const MmaAttention& a, const StepBounds& bounds) {
+    if (a.geometry.window == 0 && bounds.longest_context <= a.geometry.piece(0)) return 1;
+    return kMostPieces;
+  }
+
+  Variant variant(const AttentionArgs& args, const SelectedRows& selected, const MmaKernels& kernels) {
+    const auto q_per_kv = static_cast<int32_t>(args.heads / args.kv_heads);
+    const int32_t groups = (q_per_kv + kernels.queries - 1) / kernels.queries;
+    const int32_t tile_heads = (q_per_kv + groups - 1) / groups;
+    const AttentionGeometry geometry{.tile_heads = tile_heads,
+                                     .head_groups = groups,
+                                     .block_rows = kernels.queries / tile_heads,
+                                     .q_per_kv = q_per_kv,
+                                     .kv_heads = static_cast<int32_t>(args.kv_heads),
+                                     .piece_factor = args.value_dim > 256 ? 2 : 1,
+                                     .window = args.window};
+    const int64_t most = args.max_rows * geometry.tiles() * kMostPieces;
+    const int64_t slots = std::max(std::min(kPartialBytes / (kernels.slot_floats * 4), most), resident(kernels));
+    device().reserve_workspace(kPlanBytes + slots * kernels.slot_floats * 4);
+    return {.kernels = kernels,
+            .attention = {.args = args,
+                          .selected = selected,
+                          .geometry = geometry,
+                          .scale2 = args.scale * 1.44269504088896341f,
+                          .slots = slots}};
+  }
+
+  Variant few_, many_;
+};
+
+}  // namespace
+
+std::unique_ptr<BoundOp> make_cuda_attention(CudaDevice& device, std::string name, const AttentionArgs& args,
+                                             const SelectedRows& selected) {
+  AttentionArgs on_device = args;
+  on_device.sinks = device.upload(args.sinks, args.heads);
+  MmaKernels few, many;
+  if (args.activations == Activations::kAuto && find_kernels(args, false, few) && find_kernels(args, true, many)) {
+    return std::make_unique<MmaCudaAttention>(device, std::move(name), on_device, selected, few, many);
+  }
+  return std::make_unique<PlainCudaAttention>(device, std::move(name), on_device, selected);
+}
+
+std::unique_ptr<BoundOp> bind_attention_cuda(CudaDevice& device, std::string name, const AttentionArgs& args) {
+  return make_cuda_attention(device, std::move(name), args, {});
+}
+
+}  // namespace weir

@@ -1,0 +1,9 @@
+#include "ops/attention/attention_mma_cuda.cuh"
+
+namespace weir {
+
+MmaKernels mma_kernels_128(bool many) {
+  return many ? mma_kernels<MmaShape<128, 128, false, 1, 4, 1>>() : mma_kernels<MmaShape<128, 128, false, 1, 1, 4>>();
+}
+
+}  // namespace weir
