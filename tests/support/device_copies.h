@@ -21,6 +21,8 @@ class DeviceCopies {
     for (const auto& [host, copy] : copies_) cuda_->release(copy.device);
   }
 
+  CudaDevice* cuda() const { return cuda_; }
+
   // Where the op finds a buffer: there, or in its copy.
   std::byte* where(std::byte* host, int64_t bytes) {
     if (cuda_ == nullptr) return host;

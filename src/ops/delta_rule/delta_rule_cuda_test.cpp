@@ -85,5 +85,24 @@ TEST_F(DeltaRuleCuda, SequencesInOneBatchEqualEachAlone) {
   }
 }
 
+TEST_F(DeltaRuleCuda, BoundsBeyondTheStepChangeNothing) {
+  for (const Shape& shape : {Shape{DecayKind::kBounded, 2, 32, 32}, Shape{DecayKind::kScalar, 4, 20, 24, 2}}) {
+    const Rows rows = random_rows(shape, 40, Gates::kMild, 5);
+    World loose(device(), shape, 1, rows.count, 30);
+    loose.sequence(0).rows = rows;
+    loose.loosen_bounds(7);
+    for (int64_t piece : {1, 9, 1, 20, 9}) {
+      loose.step({piece}, Anchors::kAll);
+      if (piece < 9) {
+        for (int64_t i = 9 * loose.out_stride(); i < 16 * loose.out_stride(); ++i) {
+          ASSERT_TRUE(std::isnan(loose.out()[static_cast<size_t>(i)]));
+        }
+      }
+    }
+    World exact = run_alone(cpu_, shape, rows, {rows.count}, Anchors::kAll);
+    expect_equal(loose, exact, shape);
+  }
+}
+
 }  // namespace
 }  // namespace weir::test

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "ops/cuda_op.h"
 #include "ops/delta_rule/delta_rule.h"
 #include "tests/support/device_copies.h"
 
@@ -163,9 +164,7 @@ class World {
   // begun before it get no page if `drop_pages`.
   void step(const std::vector<int64_t>& counts, Anchors which, bool drop_pages = false) {
     stage(counts, which, drop_pages);
-    copies_.to_device();
-    op_->run(view_);
-    copies_.to_host();
+    run();
     int64_t row = 0;
     for (size_t s = 0; s < sequences_.size(); ++s) {
       Sequence& sequence = sequences_[s];
@@ -180,6 +179,11 @@ class World {
       }
     }
   }
+
+  // On a GPU: launches are for that many rows and spans more than a step has, as those of a graph may be.
+  void loosen_bounds(int32_t by) { loose_ = by; }
+  const std::vector<float>& out() const { return out_; }  // of the last step, with whatever stood there before
+  int64_t out_stride() const { return value_stride_; }
 
   // Builds the step without running it (a bench runs the same step again and again).
   const StepView& stage(const std::vector<int64_t>& counts, Anchors which, bool drop_pages = false) {
@@ -231,6 +235,21 @@ class World {
     std::copy_n(rows.data() + row * width, width, out);
   }
 
+  void run() {
+    copies_.to_device();
+    if (CudaDevice* cuda = copies_.cuda(); cuda != nullptr) {
+      cuda->stage(view_);
+      StepBounds bounds = CudaDevice::bounds_of(view_);
+      bounds.rows += loose_;
+      bounds.spans += loose_;
+      static_cast<CudaOp&>(*op_).enqueue(bounds);
+    } else {
+      op_->run(view_);
+    }
+    copies_.to_host();
+  }
+
+  int32_t loose_ = 0;
   testing::DeviceCopies copies_;
   Shape shape_;
   int64_t chunks_;

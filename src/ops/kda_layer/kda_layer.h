@@ -13,7 +13,7 @@
 //                  position 0 are +0;  s = c * sig(c)
 //   k = s * r, q = (s * r) * 128^-1/2  with r = rsqrt.approx(sum128(s^2) + l2_eps);  v = bf16(s);  beta =
 //   sig(beta_logit) z = f + dt_bias;  g = lower_bound * sig(a * z) (bounded) or -(a * softplus(z)) (unbounded;
-//   base/math.h)
+//   kda_cuda.cuh)
 // Chunk = 16 positions at absolute multiples, i = this row, j = earlier rows of the chunk or this one, d = key channel,
 // c = value column, S = the anchor at the chunk's start:
 //   G_i = G_{i-1} + g_i, FP32, from 0 at the chunk's start

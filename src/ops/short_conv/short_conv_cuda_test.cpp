@@ -50,5 +50,22 @@ TEST_F(ShortConvCuda, SequencesInOneBatchEqualEachAlone) {
   }
 }
 
+TEST_F(ShortConvCuda, BoundsBeyondTheStepChangeNothing) {
+  const int64_t channels = 10;
+  const std::vector<float> weight = random_values(channels * 4, 3), x = random_values(channels * 40, 4);
+  World loose(device(), channels, 4, weight, {x}), exact(cpu_, channels, 4, weight, {x});
+  loose.loosen_bounds(9);
+  for (int64_t piece : {1, 12, 1, 20}) {
+    loose.step({piece}, true, false);
+    exact.step({piece}, true, false);
+    for (size_t i = static_cast<size_t>(20 * (channels + 1)); i < loose.y().size(); ++i) {
+      ASSERT_TRUE(std::isnan(loose.y()[i]));
+    }
+  }
+  EXPECT_TRUE(same(loose.state(0).out, exact.state(0).out));
+  EXPECT_TRUE(same(loose.pages(), exact.pages()));
+  EXPECT_TRUE(same(loose.slots(), exact.slots()));
+}
+
 }  // namespace
 }  // namespace weir::test

@@ -8,6 +8,7 @@
 #include <random>
 #include <vector>
 
+#include "ops/cuda_op.h"
 #include "ops/short_conv/short_conv.h"
 #include "tests/support/device_copies.h"
 
@@ -61,6 +62,10 @@ class World {
         reinterpret_cast<const float*>(slots_.data() + static_cast<int64_t>(slot(s, position)) * slot_bytes_ + 16);
     return std::vector<float>(from, from + (taps_ - 1) * channels_);
   }
+  // On a GPU: launches are for that many rows and spans more than a step has, as those of a graph may be.
+  void loosen_bounds(int32_t by) { loose_ = by; }
+  const std::vector<float>& y() const { return y_; }
+
   const Mapping& pages() const { return pages_; }
   const Mapping& slots() const { return slots_; }
 
@@ -96,11 +101,11 @@ class World {
     const PoolView pools[3] = {{}, {}, {copies_.where(pages_), page_bytes_}};
     std::byte* const slots = copies_.where(slots_);
     copies_.to_device();
-    op_->run({.rows = row,
-              .spans = spans,
-              .row_spans = row_spans,
-              .page_pools = pools,
-              .anchor_pool = {slots, slot_bytes_}});
+    run({.rows = row,
+         .spans = spans,
+         .row_spans = row_spans,
+         .page_pools = pools,
+         .anchor_pool = {slots, slot_bytes_}});
     copies_.to_host();
     row = 0;
     for (size_t s = 0; s < states_.size(); ++s) {
@@ -117,6 +122,17 @@ class World {
   }
 
  private:
+  void run(const StepView& step) {
+    CudaDevice* const cuda = copies_.cuda();
+    if (cuda == nullptr) return op_->run(step);
+    cuda->stage(step);
+    StepBounds bounds = CudaDevice::bounds_of(step);
+    bounds.rows += loose_;
+    bounds.spans += loose_;
+    static_cast<CudaOp&>(*op_).enqueue(bounds);
+  }
+
+  int32_t loose_ = 0;
   testing::DeviceCopies copies_;
   int64_t channels_, taps_;
   std::vector<std::vector<float>> inputs_;
