@@ -82,15 +82,12 @@ double measure_disk_read(const std::string& folder, int64_t bytes) {
   return static_cast<double>(done) / seconds * 1e-9;
 }
 
-std::string gpu_report() {
+std::string no_gpu_report(const std::string& reason) {
   std::error_code error;
-  if (std::filesystem::exists("/dev/nvidiactl", error)) {
-    return "not used: an NVIDIA driver is there, but this build of weir computes on the CPU only";
-  }
-  if (std::filesystem::exists("/dev/kfd", error)) {
-    return "not used: an AMD driver is there, but this build of weir computes on the CPU only";
-  }
-  return "none: this build of weir computes on the CPU only, and no driver was found (/dev/nvidiactl, /dev/kfd)";
+  std::string found;
+  if (std::filesystem::exists("/dev/nvidiactl", error)) found += "; an NVIDIA driver is there (/dev/nvidiactl)";
+  if (std::filesystem::exists("/dev/kfd", error)) found += "; an AMD driver is there (/dev/kfd), which weir can't use";
+  return concat("not used: ", reason, found.empty() ? "; no driver was found (/dev/nvidiactl, /dev/kfd)" : found);
 }
 
 }  // namespace weir::cli

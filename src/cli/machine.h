@@ -15,7 +15,7 @@ int64_t total_memory();                   // bytes; 0 when unknown
 // there.
 double measure_disk_read(const std::string& folder, int64_t bytes);
 
-// Why no GPU is used, or what was found.
-std::string gpu_report();
+// Why no GPU can be used, and what drivers are there.
+std::string no_gpu_report(const std::string& reason);
 
 }  // namespace weir::cli

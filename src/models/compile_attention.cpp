@@ -53,7 +53,8 @@ void Compiler::mix(const std::string& layer, const AttentionMixer& m, Buffer x, 
                          .out_stride = o.cols,
                          .max_rows = c_.options().max_rows,
                          .window = m.window,
-                         .sinks = m.sinks.empty() ? nullptr : m.sinks.data()}),
+                         .sinks = m.sinks.empty() ? nullptr : m.sinks.data(),
+                         .activations = c_.options().activations}),
          o);
   if (m.q_gate) elementwise(name + "gate.apply", ElementwiseKind::kGate, o, gate, o);
   linear(name + "o", m.o, o, out);

@@ -31,7 +31,6 @@ void Compiler::decay(const std::string& name, KdaGateArgs args, Buffer g, Buffer
 }
 
 void Compiler::delta_rule(const std::string& name, DeltaRuleArgs args, const DeltaInputs& in, Buffer o) {
-  if (c_.device().is_cuda()) args.activations = c_.options().activations;
   args.journal = c_.layout().add_page(name + "journal", Retention::kJournal, delta_rule_journal_row_bytes(args));
   args.state = c_.layout().add_anchor(name + "state", delta_rule_anchor_bytes(args));
   args.q = in.q.data;

@@ -89,7 +89,8 @@ void Compiler::mix(const std::string& layer, const MlaMixer& m, Buffer x, Buffer
                                .nope = m.nope,
                                .extra = m.extra,
                                .value = m.value,
-                               .latent = m.latent};
+                               .latent = m.latent,
+                               .activations = c_.options().activations};
   const Buffer absorbed = c_.buffer("mla.absorbed", m.heads * key);
   MlaProjectArgs absorb = project;
   absorb.x = q.data;
@@ -112,7 +113,8 @@ void Compiler::mix(const std::string& layer, const MlaMixer& m, Buffer x, Buffer
                            .q_stride = absorbed.cols,
                            .out = latent.data,
                            .out_stride = latent.cols,
-                           .max_rows = c_.options().max_rows};
+                           .max_rows = c_.options().max_rows,
+                           .activations = c_.options().activations};
   if (m.indexer) {
     if (!m.indexer->shared) select(name + "indexer.", *m.indexer, low, x);
     c_.add(bind_sparse_attention(c_.device(), name + "core",

@@ -63,6 +63,7 @@ class Compiler {
   // The recurrence and its state; `args` without state and buffers.
   void delta_rule(const std::string& name, DeltaRuleArgs args, const DeltaInputs& in, Buffer o);
   // RMS norm of each head times a function of the gate, in place.
+  void gdn_in_one_op(const std::string& name, const GdnMixer& m, Buffer qkv, Buffer z, Buffer b, Buffer a, Buffer o);
   void gated_norm(const std::string& name, NormKind kind, int64_t heads, const FloatVector& weight, Buffer gate,
                   Buffer o);
 

@@ -25,15 +25,16 @@
 //
 // Work is split over (rows of a span in blocks) x KV heads x pieces; rows of a block share the loads of K and V.
 // On CUDA, FP32 activations (and head dimensions beyond 256 that are not 576 with values of 512 inside the keys): the
-// operations above in the order above, so the same bits. Otherwise products of BF16 with FP32 sums, mma being one m16n8k16 step:
+// operations above in the order above, so the same bits. Otherwise products of BF16 with FP32 sums, mma being one
+// m16n8k16 step:
 //   q and stored K and V are rounded to BF16 where they are wider.  S_j = mma over key_dim, ascending, from zero
 //   t_j = S_j * c with c = scale * log2(e), one FP32 product.  Pieces as above; where value_dim is above 256, twice as
 //   long. Per tile, over the visible positions:
 //     M' = max(M, ceil(max_j t_j)), an integer;  P_j = 2^fma(S_j, c, -M') (0 where not visible), rounded to BF16
 //     acc = acc * 2^(M - M') (exact), then mma(P, V, acc) over the tile's positions, ascending; l likewise, V being 1
-//   Merge: M' = max(M, M2); acc = fma(acc, 2^(M - M'), acc2 * 2^(M2 - M')), l likewise; a piece that shows a row nothing
-//   is left out. Sink t = sink * log2(e): M' = max(M, ceil(t)); l = fma(l, 2^(M - M'), 2^(t - M')); acc * 2^(M - M').
-//   out = acc / l.
+//   Merge: M' = max(M, M2); acc = fma(acc, 2^(M - M'), acc2 * 2^(M2 - M')), l likewise; a piece that shows a row
+//   nothing is left out. Sink t = sink * log2(e): M' = max(M, ceil(t)); l = fma(l, 2^(M - M'), 2^(t - M')); acc * 2^(M
+//   - M'). out = acc / l.
 // Values that a row does not see are multiplied by zero there: they must be finite, or zero where nothing was written.
 //
 // Cost: each visible page row is read once per block of rows; 2 * heads * (key_dim + value_dim) * n FLOPs a row.
@@ -80,9 +81,9 @@ struct AttentionArgs {
   int64_t q_stride = 0;
   float* out = nullptr;
   int64_t out_stride = 0;
-  int32_t max_rows = 0;          // the most rows of a step; sizes the buffers for pieces
-  int64_t window = 0;            // positions that a row sees, its own included; 0: all
-  const float* sinks = nullptr;  // [heads] or none
+  int32_t max_rows = 0;                         // the most rows of a step; sizes the buffers for pieces
+  int64_t window = 0;                           // positions that a row sees, its own included; 0: all
+  const float* sinks = nullptr;                 // [heads] or none
   Activations activations = Activations::kF32;  // on CUDA
 };
 std::unique_ptr<BoundOp> bind_attention(Device& device, std::string name, const AttentionArgs& args);
@@ -103,6 +104,8 @@ WEIR_HD inline int64_t attention_piece(int64_t p, int64_t window = 0) {
   while (ceil < n) ceil *= 2;
   return ceil / 64;
 }
-WEIR_HD inline int64_t first_visible(int64_t p, int64_t window) { return window > 0 && p >= window ? p - window + 1 : 0; }
+WEIR_HD inline int64_t first_visible(int64_t p, int64_t window) {
+  return window > 0 && p >= window ? p - window + 1 : 0;
+}
 
 }  // namespace weir

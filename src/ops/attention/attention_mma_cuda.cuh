@@ -1,7 +1,7 @@
 // Attention on tensor cores (m16n8k16), numeric specification in attention.h. A block of threads has a tile of queries
 // (rows of a span times heads that share a KV head) and passes over tiles of 64 positions, which copies bring into two
-// stages of shared memory. Warps are arranged in kRowWarps x kColumnWarps: each has kTiles tiles of sixteen queries, and
-// of those a part of the positions in Q K^T and a part of the value's dimensions in P V. How the work is arranged
+// stages of shared memory. Warps are arranged in kRowWarps x kColumnWarps: each has kTiles tiles of sixteen queries,
+// and of those a part of the positions in Q K^T and a part of the value's dimensions in P V. How the work is arranged
 // changes no bit: every number is one chain of mma over an inner dimension that nobody cuts.
 #pragma once
 
@@ -32,6 +32,8 @@ struct MmaShape {
   static constexpr int kSharedBytes =
       kQueryBytes + 2 * kStageBytes + kWeightBytes + kMaximumBytes + static_cast<int>(sizeof(AttentionPlan));
   static constexpr int kSlotFloats = kQueries * (kValueDim + 2);
+  // Blocks that an SM holds at a time: what shared memory allows, where registers are not too scarce then.
+  static constexpr int kBlocks = kSharedBytes > 110 << 10 ? 1 : kSharedBytes > 75 << 10 || kRowWarps > 1 ? 2 : 3;
 };
 
 namespace mma {
@@ -116,8 +118,8 @@ __device__ __forceinline__ void load_tile(const TileSource& source, int64_t tile
       const int r = i / kChunks, c = i % kChunks;
       const int64_t j = tile + r;
       const bool live = j >= first && j <= last;
-      cuda::ptx::copy_async16(to_address + chunk_offset(r, c, kDim * 2),
-                              source.rows.row(live ? j : last) + c * 16, live);
+      cuda::ptx::copy_async16(to_address + chunk_offset(r, c, kDim * 2), source.rows.row(live ? j : last) + c * 16,
+                              live);
     }
     return;
   }
@@ -139,7 +141,8 @@ __device__ __forceinline__ void load_tile(const TileSource& source, int64_t tile
 template <class S>
 class MmaUnit {
  public:
-  __device__ MmaUnit(const MmaAttention& a, const StepView& step, const AttentionUnit& unit, float* slot, std::byte* shared)
+  __device__ MmaUnit(const MmaAttention& a, const StepView& step, const AttentionUnit& unit, float* slot,
+                     std::byte* shared)
       : a_(a),
         unit_(unit),
         slot_(slot),
@@ -533,7 +536,7 @@ class MmaUnit {
 };
 
 template <class S>
-__global__ void __launch_bounds__(S::kThreads, S::kSharedBytes <= 110 << 10 ? 2 : 1)
+__global__ void __launch_bounds__(S::kThreads, S::kBlocks)
     mma_attention_kernel(const StepView* step, const __grid_constant__ MmaAttention a) {
   WEIR_DYNAMIC_SHARED(std::byte, shared);
   AttentionPlan& plan = *reinterpret_cast<AttentionPlan*>(shared + S::kSharedBytes - sizeof(AttentionPlan));
@@ -553,8 +556,8 @@ __global__ void __launch_bounds__(S::kThreads, S::kSharedBytes <= 110 << 10 ? 2 
 
 // Merges the pieces of a query that the first kernel has left; a thread for four dimensions.
 template <class S>
-__global__ void __launch_bounds__(128) merge_attention_kernel(const StepView* step,
-                                                              const __grid_constant__ MmaAttention a) {
+__global__ void __launch_bounds__(128)
+    merge_attention_kernel(const StepView* step, const __grid_constant__ MmaAttention a) {
   const int64_t row = blockIdx.x;
   const int head = blockIdx.y;
   if (row >= step->rows || !a.plan->split) return;

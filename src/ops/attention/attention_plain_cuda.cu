@@ -5,8 +5,8 @@
 namespace weir {
 namespace {
 
-__global__ void __launch_bounds__(kPlainThreads) plain_kernel(const StepView* step, AttentionArgs args,
-                                                              SelectedRows selected) {
+__global__ void __launch_bounds__(kPlainThreads)
+    plain_kernel(const StepView* step, AttentionArgs args, SelectedRows selected) {
   WEIR_DYNAMIC_SHARED(float, shared);
   const int64_t row = blockIdx.x, head = blockIdx.y;
   if (row >= step->rows) return;

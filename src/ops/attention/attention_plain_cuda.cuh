@@ -70,7 +70,8 @@ __device__ inline void attend_plain(const AttentionArgs& args, const PlainQuery&
       for (int64_t j = from + threadIdx.x / 16; j < from + (end - from + 7) / 8 * 8; j += kPlainThreads / 16) {
         const std::byte* key = query.keys.row(tile + (j < end ? j : from));
         const float dot = dot_sixteen(
-            args.key_dim, [&](int64_t k) { return q[k]; }, [&](int64_t k) { return stored_element(args.dtype, key, k); });
+            args.key_dim, [&](int64_t k) { return q[k]; },
+            [&](int64_t k) { return stored_element(args.dtype, key, k); });
         if (threadIdx.x % 16 == 0 && j < end) weights[j] = args.scale * dot;
       }
       __syncthreads();

@@ -101,9 +101,9 @@ __device__ inline AttentionBlock find_block(const AttentionGeometry& g, const At
 inline constexpr int kPlanChunks = 128;
 struct AttentionPlan {
   int32_t units;
-  int32_t chunk;                      // entries of a chunk
-  bool split;                         // units are pieces
-  int32_t before[kPlanChunks];        // units of the chunks before
+  int32_t chunk;                         // entries of a chunk
+  bool split;                            // units are pieces
+  int32_t before[kPlanChunks];           // units of the chunks before
   int32_t items[4], pieces[4], most[4];  // of the warps' chunks, while it is made
 
   __device__ int units_of(const AttentionGeometry& g, const EntrySize& size) const {
@@ -161,9 +161,9 @@ __device__ inline void make_plan(AttentionPlan& plan, const StepView& step, cons
 struct AttentionUnit {
   int entry;
   AttentionBlock block;
-  int tile;               // of the block: KV head times groups
+  int tile;                     // of the block: KV head times groups
   int64_t first_piece, pieces;  // of the sequence; pieces 0: nothing to do
-  bool whole;             // all that the rows see
+  bool whole;                   // all that the rows see
 };
 
 __device__ inline AttentionUnit find_unit(const AttentionPlan& plan, const StepView& step, const SelectedRows& selected,

@@ -13,7 +13,7 @@
 namespace weir {
 
 // The pages of each sequence lie in random order in one pool (the same for all groups); a byte that nobody wrote
-// belongs to a NaN, in FP32 and in FP16.
+// belongs to a NaN, in FP32, FP16 and BF16.
 class PagedSequences {
  public:
   PagedSequences(std::mt19937& random, int sequences, int64_t positions, int64_t page_bytes)
@@ -63,6 +63,12 @@ class PagedSequences {
             .positions = positions_,
             .row_spans = row_spans_,
             .page_pools = pools_};
+  }
+
+  // For tests on a GPU: the pool lies there, a copy of this one or not.
+  std::span<const std::byte> bytes() const { return bytes_.as<const std::byte>(); }
+  void set_pool(std::byte* base) {
+    for (PoolView& pool : pools_) pool.base = base;
   }
 
   const std::byte* row(int sequence, int64_t position, int64_t offset, int64_t row_bytes) const {

@@ -1,8 +1,9 @@
 // The indexer of sparse attention (DeepSeek-V3.2, GLM-5): scores every position that a row sees with a few small heads
 // and one key per position, and keeps the best. Attention then visits those alone (ops/sparse_attention).
 //
-//   q [rows, heads, dim] and weights [rows, heads] FP32;  keys in pages (FP32, FP16, BF16), one row of dim elements each
-//   selected [rows, top_k] int32: positions ascending, the first count[row] of them valid; count = min(p + 1, top_k)
+//   q [rows, heads, dim] and weights [rows, heads] FP32;  keys in pages (FP32, FP16, BF16), one row of dim elements
+//   each selected [rows, top_k] int32: positions ascending, the first count[row] of them valid; count = min(p + 1,
+//   top_k)
 //
 // Numeric specification, for a row at position p and every position j <= p:
 //   s_h = dot(q_h, k_j)                     sixteen lanes over dim, fold (docs/numerics.md, rule 1)

@@ -17,7 +17,8 @@
 //
 // On CUDA, FP32 activations: the operations above, so the same bits. Otherwise weights and x are rounded to BF16 and
 // multiplied with FP32 sums, inner dimension ascending in steps of m16n8k16, from zero. Weights that BF16 does not hold
-// (all but BF16 itself) come as two numbers, hi = BF16(w) and lo = BF16(w - hi); each step multiplies by hi, then by lo.
+// (all but BF16 itself) come as two numbers, hi = BF16(w) and lo = BF16(w - hi); each step multiplies by hi, then by
+// lo.
 #pragma once
 
 #include <memory>

@@ -102,8 +102,10 @@ class MoePlain final : public MoeCuda {
 class MoeTiles final : public MoeCuda {
  public:
   MoeTiles(CudaDevice& device, std::string name, const MoeArgs& args) : MoeCuda(device, std::move(name), args) {
-    check_plan(device, this->name(), count_);
+    allow_plan(device, this->name(), count_);
     experts_ = upload_experts(device, args);
+    allow_products(experts_.gate_up.format);
+    allow_products(experts_.down.format);
     device.reserve_workspace(buffers(nullptr, args.max_rows).bytes);
   }
 

@@ -155,9 +155,11 @@ struct PlanArgs {
   int64_t width = 0;
 };
 void plan_pairs(CudaDevice& device, int32_t rows, const PlanArgs& args, const PairPlan& plan);
-// Error when the plan of so many experts does not fit into shared memory.
-void check_plan(const CudaDevice& device, const std::string& name, int64_t experts);
+// Before the first plan of so many experts. Error when it does not fit into shared memory.
+void allow_plan(const CudaDevice& device, const std::string& name, int64_t experts);
 
+// Before the first product with a format.
+void allow_products(TileFormat format);
 // Tiles of at most tile_rows pairs.
 void multiply_pairs(CudaDevice& device, int32_t tile_rows, const ExpertProduct& product);
 // y = sum over a row's pairs of weights * z. places: of a row's pairs [rows, top_k]; none: pairs are numbered by row and

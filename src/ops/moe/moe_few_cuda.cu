@@ -13,6 +13,13 @@ FewKernel few_kernel(TileFormat format, bool one_column) {
 
 }  // namespace
 
+void allow_products(TileFormat format) {
+  for (const bool one_column : {true, false}) {
+    const FewKernel few = few_kernel(format, one_column);
+    cuda::allow_shared(few.kernel, few.warps * few.ring_bytes);
+  }
+}
+
 int32_t pair_tile_rows(int32_t rows) { return rows <= 8 ? 8 : 32; }
 
 void multiply_pairs(CudaDevice& device, int32_t tile_rows, const ExpertProduct& product) {

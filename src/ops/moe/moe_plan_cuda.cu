@@ -156,14 +156,16 @@ __global__ void __launch_bounds__(kSumThreads) weighted_sum(const float* z, cons
   y[row * y_stride + d] = a;
 }
 
+constexpr int64_t kReservedShared = 2048;  // of a block: static arrays and alignment
+
 int64_t plan_bytes(int64_t experts) { return kWarps * experts * int64_t{sizeof(int32_t)}; }
 
 }  // namespace
 
-void check_plan(const CudaDevice& device, const std::string& name, int64_t experts) {
-  if (plan_bytes(experts) + 1024 > device.shared_limit()) {
-    fail(name, ": at most ", (device.shared_limit() - 1024) / plan_bytes(1), " experts on this GPU, found ", experts);
-  }
+void allow_plan(const CudaDevice& device, const std::string& name, int64_t experts) {
+  const int64_t most = (device.shared_limit() - kReservedShared) / plan_bytes(1);
+  if (experts > most) fail(name, ": at most ", most, " experts on this GPU, found ", experts);
+  cuda::allow_shared(plan_and_round, plan_bytes(experts));
 }
 
 void plan_pairs(CudaDevice& device, int32_t rows, const PlanArgs& args, const PairPlan& plan) {

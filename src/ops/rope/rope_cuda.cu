@@ -37,7 +37,8 @@ __global__ void rope_kernel(const StepView* step, RopeArgs args) {
   const float* cos = args.cos + row * args.pairs;
   const float* sin = args.sin + row * args.pairs;
   if (args.pairing == RopePairing::kHalfSplit) {
-    for (int64_t i = lane; i < args.pairs; i += 32) rotate(cos, sin, i, x[i], x[i + args.pairs], x[i], x[i + args.pairs]);
+    for (int64_t i = lane; i < args.pairs; i += 32)
+      rotate(cos, sin, i, x[i], x[i + args.pairs], x[i], x[i + args.pairs]);
     return;
   }
   if (args.pairing == RopePairing::kInterleaved) {

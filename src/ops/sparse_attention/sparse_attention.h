@@ -7,8 +7,8 @@
 //
 // On CUDA rows are read where they lie, by the kernels of attention.
 //
-// On the CPU the selected rows of a few queries at a time are copied together and attended to by the kernels of attention; each
-// page row is read once per row of the batch.
+// On the CPU the selected rows of a few queries at a time are copied together and attended to by the kernels of
+// attention; each page row is read once per row of the batch.
 #pragma once
 
 #include <memory>

@@ -74,6 +74,7 @@ inline bool elect_one() {
   return emulated::current->lane == 0;
 }
 inline void fence_async_shared() {}
+inline void fence_async_global() {}
 template <int kRegisters>
 void raise_registers() {}
 template <int kRegisters>
