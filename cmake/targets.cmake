@@ -49,6 +49,7 @@ function(weir_folder name folder)
       weir_test(${program} ${file} ${name})
     elseif(file MATCHES "_bench\\.cpp$")
       add_executable(${program} EXCLUDE_FROM_ALL ${file})
+      target_include_directories(${program} PRIVATE ${CMAKE_SOURCE_DIR})  # "tests/support/..."
       target_link_libraries(${program} PRIVATE ${name})
       add_dependencies(benches ${program})
     elseif(file MATCHES "_fuzz\\.cpp$" AND WEIR_FUZZ)

@@ -1,32 +1,16 @@
 #include "engine/sampler_noise.h"
 
-#include "base/math.h"
+#include "engine/philox.h"
 
 namespace weir {
 
 PhiloxWords philox4x32(uint64_t key, uint64_t counter_high, uint64_t counter_low) {
-  uint32_t c0 = static_cast<uint32_t>(counter_low), c1 = static_cast<uint32_t>(counter_low >> 32);
-  uint32_t c2 = static_cast<uint32_t>(counter_high), c3 = static_cast<uint32_t>(counter_high >> 32);
-  uint32_t k0 = static_cast<uint32_t>(key), k1 = static_cast<uint32_t>(key >> 32);
-  for (int round = 0; round < 10; ++round) {
-    const uint64_t p0 = uint64_t{0xD2511F53u} * c0;
-    const uint64_t p1 = uint64_t{0xCD9E8D57u} * c2;
-    c0 = static_cast<uint32_t>(p1 >> 32) ^ c1 ^ k0;
-    c1 = static_cast<uint32_t>(p1);
-    c2 = static_cast<uint32_t>(p0 >> 32) ^ c3 ^ k1;
-    c3 = static_cast<uint32_t>(p0);
-    k0 += 0x9E3779B9u;
-    k1 += 0xBB67AE85u;
-  }
-  return {{c0, c1, c2, c3}};
+  return philox_words(key, counter_high, counter_low);
 }
 
 float gumbel_noise(uint64_t seed, int64_t position, int32_t id) {
-  const PhiloxWords words = philox4x32(seed, static_cast<uint64_t>(position), static_cast<uint64_t>(id) / 4);
-  const uint32_t bits = words.word[id % 4];
-  // (n + 1/2) / 2^23 is exact in FP32, never 0 and never 1.
-  const float u = (static_cast<float>(bits >> 9) + 0.5f) * 0x1p-23f;
-  return -math::log(-math::log(u));
+  const PhiloxWords words = philox_words(seed, static_cast<uint64_t>(position), static_cast<uint64_t>(id) / 4);
+  return gumbel_of_word(words.word[id % 4]);
 }
 
 }  // namespace weir

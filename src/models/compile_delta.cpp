@@ -2,6 +2,7 @@
 #include <cmath>
 
 #include "models/compiler.h"
+#include "ops/kda_layer/kda_layer.h"
 #include "ops/short_conv/short_conv.h"
 
 namespace weir {
@@ -30,7 +31,6 @@ void Compiler::decay(const std::string& name, KdaGateArgs args, Buffer g, Buffer
 }
 
 void Compiler::delta_rule(const std::string& name, DeltaRuleArgs args, const DeltaInputs& in, Buffer o) {
-  if (c_.device().is_cuda()) args.activations = c_.options().activations;
   args.journal = c_.layout().add_page(name + "journal", Retention::kJournal, delta_rule_journal_row_bytes(args));
   args.state = c_.layout().add_anchor(name + "state", delta_rule_anchor_bytes(args));
   args.q = in.q.data;
@@ -65,30 +65,42 @@ void Compiler::gated_norm(const std::string& name, NormKind kind, int64_t heads,
          o);
 }
 
-Buffer Compiler::convolved(const std::string& name, std::string_view key, const Linear& projection,
-                           const FloatVector& weight, int64_t taps, Buffer x) {
-  const Buffer raw = c_.buffer("kda.projected", projection.weight.out);
-  const Buffer y = c_.buffer(key, raw.cols);
-  linear(name + "_proj", projection, x, raw);
-  convolution(name + "_", weight, taps, raw, y);
-  return y;
+void Compiler::kda_layer(const std::string& name, const KdaMixer& m, const KdaBuffers& b) {
+  const auto rows = [](Buffer buffer) { return KdaRows{buffer.data, buffer.cols}; };
+  c_.add(bind_kda_layer(c_.device(), name + "core",
+                        {.bounded = m.decay == DecayKind::kBounded,
+                         .lower_bound = m.lower_bound,
+                         .heads = m.heads,
+                         .l2_eps = kL2Eps,
+                         .norm_eps = spec_.eps,
+                         .q_conv = m.q_conv.data(),
+                         .k_conv = m.k_conv.data(),
+                         .v_conv = m.v_conv.data(),
+                         .a = m.a.data(),
+                         .dt_bias = m.dt_bias.data(),
+                         .norm_weight = m.o_norm.data(),
+                         .journal = c_.layout().add_page(name + "journal", Retention::kJournal,
+                                                         kda_layer_journal_row_bytes(m.heads)),
+                         .state = c_.layout().add_anchor(name + "state", kda_layer_anchor_bytes(m.heads)),
+                         .q = rows(b.q),
+                         .k = rows(b.k),
+                         .v = rows(b.v),
+                         .f = rows(b.f),
+                         .beta_logit = rows(b.beta),
+                         .gate = rows(b.gate),
+                         .out = b.o.data,
+                         .out_stride = b.o.cols}),
+         b.o);
 }
 
-void Compiler::mix(const std::string& layer, const KdaMixer& m, Buffer x, Buffer out) {
-  const std::string name = layer + "kda.";
-  const int64_t full = m.heads * m.head_dim;
-  const Buffer q = convolved(name + "q", "kda.q", m.q, m.q_conv, m.taps, x);
-  const Buffer k = convolved(name + "k", "kda.k", m.k, m.k_conv, m.taps, x);
-  const Buffer v = convolved(name + "v", "kda.v", m.v, m.v_conv, m.taps, x);
+void Compiler::kda_ops(const std::string& name, const KdaMixer& m, const KdaBuffers& b) {
+  const Buffer q = c_.buffer("kda.q_convolved", b.q.cols), k = c_.buffer("kda.k_convolved", b.k.cols),
+               v = c_.buffer("kda.v_convolved", b.v.cols);
+  convolution(name + "q_", m.q_conv, m.taps, b.q, q);
+  convolution(name + "k_", m.k_conv, m.taps, b.k, k);
+  convolution(name + "v_", m.v_conv, m.taps, b.v, v);
   l2(name + "q_norm", m.heads, m.head_dim, 1.f / std::sqrt(static_cast<float>(m.head_dim)), q);
   l2(name + "k_norm", m.heads, m.head_dim, 1, k);
-
-  const Buffer low = c_.buffer("kda.f_a", m.f_a.weight.out);
-  const Buffer g = c_.buffer("kda.g", full);
-  const Buffer beta = c_.buffer("kda.beta", m.heads);
-  linear(name + "f_a", m.f_a, x, low);
-  linear(name + "f_b", m.f_b, low, g);
-  linear(name + "beta", m.beta, x, beta);
   decay(name,
         {.bounded = m.decay == DecayKind::kBounded,
          .lower_bound = m.lower_bound,
@@ -96,20 +108,45 @@ void Compiler::mix(const std::string& layer, const KdaMixer& m, Buffer x, Buffer
          .key_dim = m.head_dim,
          .a = m.a.data(),
          .dt_bias = m.dt_bias.data()},
-        g, beta);
-  const Buffer o = c_.buffer("kda.o", full);
+        b.f, b.beta);
   delta_rule(name, {.decay = m.decay, .heads = m.heads, .key_dim = m.head_dim, .value_dim = m.head_dim},
-             {q, k, v, g, beta}, o);
+             {q, k, v, b.f, b.beta}, b.o);
+  gated_norm(name + "o_norm", NormKind::kRmsGated, m.heads, m.o_norm, b.gate, b.o);
+}
 
-  const Buffer gate = c_.buffer("kda.gate", full);
+void Compiler::mix(const std::string& layer, const KdaMixer& m, Buffer x, Buffer out) {
+  const std::string name = layer + "kda.";
+  const int64_t full = m.heads * m.head_dim;
+  const auto buffer = [&](std::string_view key, int64_t cols) { return c_.buffer(key, cols); };
+  const KdaBuffers b{.q = buffer("kda.q", full),
+                     .k = buffer("kda.k", full),
+                     .v = buffer("kda.v", full),
+                     .f = buffer("kda.g", full),
+                     .beta = buffer("kda.beta", m.heads),
+                     .gate = buffer("kda.gate", full),
+                     .o = buffer("kda.o", full)};
+  linear(name + "q_proj", m.q, x, b.q);
+  linear(name + "k_proj", m.k, x, b.k);
+  linear(name + "v_proj", m.v, x, b.v);
+  const Buffer low = c_.buffer("kda.f_a", m.f_a.weight.out);
+  linear(name + "f_a", m.f_a, x, low);
+  linear(name + "f_b", m.f_b, low, b.f);
+  linear(name + "beta", m.beta, x, b.beta);
   Buffer gate_input = x;
   if (m.gate_a) {
     gate_input = c_.buffer("kda.gate_a", m.gate_a->weight.out);
     linear(name + "gate_a", *m.gate_a, x, gate_input);
   }
-  linear(name + "gate", m.gate, gate_input, gate);
-  gated_norm(name + "o_norm", NormKind::kRmsGated, m.heads, m.o_norm, gate, o);
-  linear(name + "o", m.o, o, out);
+  linear(name + "gate", m.gate, gate_input, b.gate);
+
+  const bool one_op = c_.device().is_cuda() && c_.options().activations != Activations::kF32 &&
+                      m.head_dim == kKdaHeadDim && m.taps == kKdaTaps;
+  if (one_op) {
+    kda_layer(name, m, b);
+  } else {
+    kda_ops(name, m, b);
+  }
+  linear(name + "o", m.o, b.o, out);
 }
 
 }  // namespace weir

@@ -2,8 +2,38 @@
 #include <cmath>
 
 #include "models/compiler.h"
+#include "ops/gdn_layer/gdn_layer.h"
 
 namespace weir {
+
+// Between the projections; b and a are raw.
+void Compiler::gdn_in_one_op(const std::string& name, const GdnMixer& m, Buffer qkv, Buffer z, Buffer b, Buffer a,
+                             Buffer o) {
+  c_.add(bind_gdn_layer(c_.device(), name + "core",
+                        {.heads = m.heads,
+                         .key_heads = m.key_heads,
+                         .order = m.order,
+                         .l2_eps = kL2Eps,
+                         .norm_eps = spec_.eps,
+                         .conv = m.conv.data(),
+                         .a = m.decay.data(),
+                         .dt_bias = m.dt_bias.data(),
+                         .norm_weight = m.o_norm.data(),
+                         .journal = c_.layout().add_page(name + "journal", Retention::kJournal,
+                                                         gdn_layer_journal_row_bytes(m.heads, m.key_heads)),
+                         .state = c_.layout().add_anchor(name + "state", gdn_layer_anchor_bytes(m.heads, m.key_heads)),
+                         .qkv = qkv.data,
+                         .qkv_stride = qkv.cols,
+                         .a_logit = a.data,
+                         .a_logit_stride = a.cols,
+                         .beta_logit = b.data,
+                         .beta_logit_stride = b.cols,
+                         .gate = z.data,
+                         .gate_stride = z.cols,
+                         .out = o.data,
+                         .out_stride = o.cols}),
+         o);
+}
 
 void Compiler::mix(const std::string& layer, const GdnMixer& m, Buffer x, Buffer out) {
   const std::string name = layer + "gdn.";
@@ -35,6 +65,12 @@ void Compiler::mix(const std::string& layer, const GdnMixer& m, Buffer x, Buffer
     split(name + "ba.split", m.key_heads, {{r, beta}, {r, g}}, fused);
   }
 
+  const Buffer o = c_.buffer("gdn.o", m.values());
+  if (c_.device().is_cuda() && c_.options().activations != Activations::kF32 && m.key_dim == kGdnHeadDim &&
+      m.value_dim == kGdnHeadDim && m.taps == kGdnTaps) {
+    gdn_in_one_op(name, m, raw, z, beta, g, o);
+    return linear(name + "o", m.o, o, out);
+  }
   const Buffer qkv = c_.buffer("gdn.convolved", m.channels());
   convolution(name, m.conv, m.taps, raw, qkv);
   const Buffer q = qkv, k = part(qkv, keys), v = part(qkv, 2 * keys);
@@ -42,7 +78,6 @@ void Compiler::mix(const std::string& layer, const GdnMixer& m, Buffer x, Buffer
   l2(name + "k_norm", m.key_heads, m.key_dim, 1, k);
   decay(name, {.bounded = false, .heads = m.heads, .key_dim = 1, .a = m.decay.data(), .dt_bias = m.dt_bias.data()}, g,
         beta);
-  const Buffer o = c_.buffer("gdn.o", m.values());
   delta_rule(name,
              {.decay = DecayKind::kScalar,
               .heads = m.heads,

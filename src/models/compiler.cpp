@@ -6,11 +6,6 @@
 #include "ops/split/split.h"
 
 namespace weir {
-namespace {
-
-constexpr float kL2Eps = 1e-6f;  // on the sum (spec of the delta rule's q and k)
-
-}  // namespace
 
 void Compiler::linear(const std::string& name, const Linear& part, Buffer x, Buffer y) {
   c_.add(bind_linear(c_.device(), name,

@@ -19,6 +19,8 @@
 
 namespace weir {
 
+inline constexpr float kL2Eps = 1e-6f;  // on the sum (spec of the delta rule's q and k)
+
 class Compiler {
  public:
   Compiler(const ModelSpec& spec, Circuit& circuit) : spec_(spec), c_(circuit) {}
@@ -45,9 +47,12 @@ class Compiler {
   void select(const std::string& name, const Indexer& indexer, Buffer low, Buffer x);
   void mix(const std::string& layer, const KdaMixer& m, Buffer x, Buffer out);
   void mix(const std::string& layer, const GdnMixer& m, Buffer x, Buffer out);  // compile_gdn.cpp
-  // Projection, convolution and SiLU of one of q, k, v.
-  Buffer convolved(const std::string& name, std::string_view key, const Linear& projection, const FloatVector& weight,
-                   int64_t taps, Buffer x);
+  // What a KDA layer's projections give; q, k, v, f and beta before and after the ops that prepare them.
+  struct KdaBuffers {
+    Buffer q, k, v, f, beta, gate, o;
+  };
+  void kda_layer(const std::string& name, const KdaMixer& m, const KdaBuffers& b);  // as one op
+  void kda_ops(const std::string& name, const KdaMixer& m, const KdaBuffers& b);    // one by one
   // Convolution and SiLU of all columns of x; its op and state are named `stem` + "conv" and "window".
   void convolution(const std::string& stem, const FloatVector& weight, int64_t taps, Buffer x, Buffer y);
   // Log decay and beta in place; `args` without its buffers.
@@ -58,6 +63,7 @@ class Compiler {
   // The recurrence and its state; `args` without state and buffers.
   void delta_rule(const std::string& name, DeltaRuleArgs args, const DeltaInputs& in, Buffer o);
   // RMS norm of each head times a function of the gate, in place.
+  void gdn_in_one_op(const std::string& name, const GdnMixer& m, Buffer qkv, Buffer z, Buffer b, Buffer a, Buffer o);
   void gated_norm(const std::string& name, NormKind kind, int64_t heads, const FloatVector& weight, Buffer gate,
                   Buffer o);
 

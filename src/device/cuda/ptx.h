@@ -32,6 +32,12 @@ WEIR_PTX float reciprocal_approx(float x) {
   asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
 }
+// 1 / sqrt(x) to 2 ULP, denormals as zero.
+WEIR_PTX float inverse_root_approx(float x) {
+  float y;
+  asm("rsqrt.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
 
 // Both halves of packed BF16 numbers, rounded to nearest even; denormals are kept.
 WEIR_PTX uint32_t add_bf16x2(uint32_t a, uint32_t b) {
@@ -107,6 +113,9 @@ WEIR_PTX bool elect_one() {
 // Between ordinary writes of shared memory and reads of it by wgmma or bulk copies; in each writing thread, before the
 // barrier.
 WEIR_PTX void fence_async_shared() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+// The same for global memory, where one block's kernel hands data to another's bulk copies: by the writer before it says
+// so, and by the reader after it has heard.
+WEIR_PTX void fence_async_global() { asm volatile("fence.proxy.async.global;" ::: "memory"); }
 
 // Registers of each thread of a warpgroup: a multiple of 8 from 24 to 256. Only with __launch_bounds__(threads, 1).
 template <int kRegisters>

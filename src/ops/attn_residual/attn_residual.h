@@ -7,6 +7,9 @@
 //   m = max_i s_i;  e_i = exp(s_i - m);  z = e_0 + e_1 + ... ascending;  p_i = e_i / z
 //   y_d = fma(p_i, v_i[d], .) i ascending from +0, over the raw vectors
 // No 1/sqrt(d), no mixing between rows. y may be none of the candidates.
+// On CUDA: one pass, i ascending. s_i as above with both sums in the order that norm.h has for CUDA. m is the largest
+// score so far; with a new largest one f = exp(m before - s_i) and e = 1, else f = 1 and e = exp(s_i - m) (i = 0: both 1)
+//   z = fma(z, f, e);  a_d = fma(e, v_i[d], a_d * f), from +0;   finally y_d = a_d * (1 / z)
 #pragma once
 
 #include <memory>

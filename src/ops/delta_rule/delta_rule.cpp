@@ -9,7 +9,6 @@ namespace weir {
 namespace {
 
 constexpr int64_t kFloat = sizeof(float);
-constexpr int64_t kHalf = sizeof(uint16_t);
 constexpr int64_t kMaxDim = 256;
 
 DeltaRuleHead head_kernel(KernelSet set) {
@@ -70,24 +69,7 @@ class DeltaRule final : public BoundOp {
     for (const SpanView& span : step.spans) count_bytes(step, span);
   }
 
-  Cost cost(int32_t rows, int64_t position) const override {
-    const int64_t first = position - rows + 1;
-    const double kv = static_cast<double>(args_.heads * args_.key_dim * args_.value_dim);
-    Cost cost;
-    // A span that starts on a boundary still has the old anchor and a full page before it.
-    const int64_t start = first == 0 ? 0 : (first - 1) / kPagePositions * kPagePositions;
-    const int64_t commits = position / kPagePositions - start / kPagePositions;
-    if (start > 0) cost.state_bytes += anchor_bytes();
-    if (commits > 0) cost.state_bytes += anchor_bytes();
-    cost.state_bytes += (first - start + rows) * row_bytes();
-    cost.flops = 33 * kv * static_cast<double>(commits);
-    for (int64_t p = first; p <= position; ++p) {
-      const double earlier = static_cast<double>(p % kPagePositions) + 0.5;
-      cost.flops += (p < kPagePositions ? 0 : 4 * kv) +
-                    4 * earlier * static_cast<double>(args_.heads * (args_.key_dim + args_.value_dim));
-    }
-    return cost;
-  }
+  Cost cost(int32_t rows, int64_t position) const override { return delta_rule_cost(args_, rows, position); }
 
  private:
   int64_t row_bytes() const { return delta_rule_journal_row_bytes(args_); }
@@ -111,21 +93,34 @@ class DeltaRule final : public BoundOp {
 }  // namespace
 
 int64_t delta_rule_journal_row_bytes(const DeltaRuleArgs& args) {
-  const int64_t keys = key_heads(args) * args.key_dim, decays = args.heads * decay_dim(args),
-                values = args.heads * args.value_dim;
-  if (!tensor_core_state(args)) return (keys + decays + values) * kFloat;
-  return (keys + values) * kHalf + decays * kFloat;
+  return (key_heads(args) * args.key_dim + args.heads * (decay_dim(args) + args.value_dim)) * kFloat;
 }
 
 int64_t delta_rule_anchor_bytes(const DeltaRuleArgs& args) {
-  return args.heads * args.key_dim * args.value_dim * kFloat;  // in planes of 16 bits too
+  return args.heads * args.key_dim * args.value_dim * kFloat;
+}
+
+Cost delta_rule_cost(const DeltaRuleArgs& args, int32_t rows, int64_t position) {
+  const int64_t first = position - rows + 1;
+  const double kv = static_cast<double>(args.heads * args.key_dim * args.value_dim);
+  Cost cost;
+  // A span that starts on a boundary still has the old anchor and a full page before it.
+  const int64_t start = first == 0 ? 0 : (first - 1) / kPagePositions * kPagePositions;
+  const int64_t commits = position / kPagePositions - start / kPagePositions;
+  if (start > 0) cost.state_bytes += delta_rule_anchor_bytes(args);
+  if (commits > 0) cost.state_bytes += delta_rule_anchor_bytes(args);
+  cost.state_bytes += (first - start + rows) * delta_rule_journal_row_bytes(args);
+  cost.flops = 33 * kv * static_cast<double>(commits);
+  for (int64_t p = first; p <= position; ++p) {
+    const double earlier = static_cast<double>(p % kPagePositions) + 0.5;
+    cost.flops += (p < kPagePositions ? 0 : 4 * kv) +
+                  4 * earlier * static_cast<double>(args.heads * (args.key_dim + args.value_dim));
+  }
+  return cost;
 }
 
 std::unique_ptr<BoundOp> bind_delta_rule(Device& device, std::string name, const DeltaRuleArgs& args) {
   check(name, args);
-  if (!device.is_cuda() && args.activations != Activations::kF32) {
-    fail(name, ": delta rule: on the CPU it computes in FP32 whatever the activations, found another setting");
-  }
   if (device.is_cuda()) return bind_delta_rule_cuda(device.cuda(), std::move(name), args);
   return std::make_unique<DeltaRule>(device.cpu(), std::move(name), args);
 }

@@ -38,6 +38,9 @@
 // page in the same pass over S, and is stored if span.anchor_writes names a slot for it, else it lives in scratch. Rows
 // are stored to the journal where the page table has a page. Old anchors are never written.
 //
+// On CUDA: the same bits, whatever the activations; what is not wanted of a new anchor lies in the slot of the next one
+// that is. (In auto mode, layers of the published sizes are one op with state of its own: kda_layer, gdn_layer.)
+//
 // Work is split over (span, head); heads that share a key head each form its dots, at most a sixteenth of their work at
 // dimensions of 128. Cost per row and head: S read once per span and chunk; 4 key_dim value_dim FLOPs and
 // 4 (key_dim + value_dim) per earlier row of the chunk. A new anchor: S written once, 33 key_dim value_dim FLOPs.
@@ -49,7 +52,6 @@
 #include "base/step_view.h"
 #include "device/cpu.h"
 #include "ops/bound_op.h"
-#include "ops/linear/row_codes.h"
 
 namespace weir {
 
@@ -60,7 +62,6 @@ enum class KeyHeadOrder { kGrouped, kTiled };
 
 struct DeltaRuleArgs {
   DecayKind decay = DecayKind::kBounded;
-  Activations activations = Activations::kF32;  // kAuto is a GPU's: its state has other sizes
   int64_t heads = 0;
   int64_t key_heads = 0;  // kScalar: a divisor of heads; else heads, or 0 for that
   KeyHeadOrder order = KeyHeadOrder::kGrouped;
@@ -82,7 +83,7 @@ struct DeltaRuleArgs {
   int64_t out_stride = 0;
 };
 
-// By kind of decay, activations, heads and dimensions.
+// By kind of decay, heads and dimensions.
 int64_t delta_rule_journal_row_bytes(const DeltaRuleArgs& args);
 int64_t delta_rule_anchor_bytes(const DeltaRuleArgs& args);
 

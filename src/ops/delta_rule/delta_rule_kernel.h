@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "base/host_device.h"
 #include "ops/delta_rule/delta_rule.h"
 
 namespace weir {
@@ -42,7 +43,7 @@ struct DeltaRuleScratch {
   float* state;       // [key_dim, value_dim]
 };
 
-static inline int64_t delta_rule_pad(int64_t n) { return (n + 15) / 16 * 16; }
+WEIR_HD static inline int64_t delta_rule_pad(int64_t n) { return (n + 15) / 16 * 16; }
 
 static inline int64_t delta_rule_scratch_floats(int64_t key_dim, int64_t value_dim) {
   const int64_t keys = delta_rule_pad(key_dim), values = delta_rule_pad(value_dim);
@@ -66,30 +67,28 @@ static inline DeltaRuleScratch delta_rule_scratch(const DeltaRuleArgs& args, flo
   return s;
 }
 
-static inline int64_t key_heads(const DeltaRuleArgs& args) {
+WEIR_HD static inline int64_t key_heads(const DeltaRuleArgs& args) {
   return args.decay == DecayKind::kScalar ? args.key_heads : args.heads;
 }
 
-static inline int64_t key_head(const DeltaRuleArgs& args, int64_t head) {
+WEIR_HD static inline int64_t key_head(const DeltaRuleArgs& args, int64_t head) {
   if (args.decay != DecayKind::kScalar) return head;
   return args.order == KeyHeadOrder::kTiled ? head % args.key_heads : head / (args.heads / args.key_heads);
 }
 
 // Of the heads that share a key head, the first one stores its keys.
-static inline bool stores_key(const DeltaRuleArgs& args, int64_t head) {
+WEIR_HD static inline bool stores_key(const DeltaRuleArgs& args, int64_t head) {
   if (args.decay != DecayKind::kScalar) return true;
   return args.order == KeyHeadOrder::kTiled ? head < args.key_heads : head % (args.heads / args.key_heads) == 0;
 }
 
 // Log decays of one head and row.
-static inline int64_t decay_dim(const DeltaRuleArgs& args) {
+WEIR_HD static inline int64_t decay_dim(const DeltaRuleArgs& args) {
   return args.decay == DecayKind::kScalar ? 1 : args.key_dim;
 }
 
-// Whether the tensor cores' kernels compute it, with state of their own (delta_rule.h, "On CUDA").
-static inline bool tensor_core_state(const DeltaRuleArgs& args) {
-  return args.activations != Activations::kF32 && args.key_dim == 128 && args.value_dim == 128;
-}
+// What a step of `rows` rows of one sequence, the last at `position`, moves and computes at least.
+Cost delta_rule_cost(const DeltaRuleArgs& args, int32_t rows, int64_t position);
 
 // One head's parts of a journal row; null where the chunk has no page.
 struct JournalRow {
@@ -98,8 +97,8 @@ struct JournalRow {
   float* u = nullptr;
 };
 
-static inline JournalRow journal_row(const DeltaRuleArgs& args, const StepView& step, const SpanView& span,
-                                     int64_t head, int64_t position) {
+WEIR_HD static inline JournalRow journal_row(const DeltaRuleArgs& args, const StepView& step, const SpanView& span,
+                                             int64_t head, int64_t position) {
   const PageId page = span.pages[args.journal.group][static_cast<size_t>(position / kPagePositions)];
   if (page == kNoPage) return {};
   std::byte* block = step.page_pools[static_cast<size_t>(args.journal.group)].base +
@@ -112,14 +111,14 @@ static inline JournalRow journal_row(const DeltaRuleArgs& args, const StepView& 
 }
 
 // One head's [key_dim, value_dim] in an anchor.
-static inline float* anchor_state(const DeltaRuleArgs& args, const StepView& step, SlotId slot, int64_t head) {
+WEIR_HD static inline float* anchor_state(const DeltaRuleArgs& args, const StepView& step, SlotId slot, int64_t head) {
   std::byte* block = step.anchor_pool.base + static_cast<int64_t>(slot) * step.anchor_pool.block_bytes;
   return reinterpret_cast<float*>(block + args.state.offset) + head * args.key_dim * args.value_dim;
 }
 
 // Where the anchor at `position` is to be stored; null if nobody wants it.
-static inline float* anchor_target(const DeltaRuleArgs& args, const StepView& step, const SpanView& span, int64_t head,
-                                   int64_t position) {
+WEIR_HD static inline float* anchor_target(const DeltaRuleArgs& args, const StepView& step, const SpanView& span,
+                                           int64_t head, int64_t position) {
   for (const AnchorWrite& write : span.anchor_writes) {
     if (write.position == position) return anchor_state(args, step, write.slot, head);
   }

@@ -11,63 +11,6 @@
 namespace weir::test {
 namespace {
 
-std::vector<Shape> shapes() {
-  std::vector<Shape> all;
-  for (DecayKind decay : {DecayKind::kBounded, DecayKind::kUnbounded}) {
-    all.push_back({decay, 3, 8, 8});
-    all.push_back({decay, 2, 32, 32});
-    all.push_back({decay, 1, 128, 128});
-    all.push_back({decay, 3, 20, 24});
-    all.push_back({decay, 1, 33, 87});
-    all.push_back({decay, 1, 1, 1});
-  }
-  // Gated DeltaNet: one to four heads a key head.
-  for (KeyHeadOrder order : {KeyHeadOrder::kGrouped, KeyHeadOrder::kTiled}) {
-    all.push_back({DecayKind::kScalar, 3, 8, 8, 3, order});
-    all.push_back({DecayKind::kScalar, 4, 32, 32, 2, order});
-    all.push_back({DecayKind::kScalar, 3, 20, 24, 1, order});
-    all.push_back({DecayKind::kScalar, 8, 33, 87, 2, order});
-  }
-  all.push_back({DecayKind::kScalar, 2, 128, 128, 1});
-  all.push_back({DecayKind::kScalar, 1, 1, 1, 1});
-  return all;
-}
-
-std::string describe(const Shape& shape) {
-  constexpr const char* kNames[] = {"bounded ", "unbounded ", "scalar "};
-  return concat(kNames[static_cast<int>(shape.decay)], shape.heads, "x", shape.key_dim, "x", shape.value_dim, ", ",
-                shape.key_heads, shape.order == KeyHeadOrder::kTiled ? " key heads tiled" : " key heads");
-}
-
-bool same(const std::vector<float>& a, const std::vector<float>& b) {
-  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
-}
-
-bool same(const Mapping& a, const Mapping& b) {
-  return a.bytes() == b.bytes() && std::memcmp(a.data(), b.data(), static_cast<size_t>(a.bytes())) == 0;
-}
-
-bool finite(const std::vector<float>& values) {
-  return std::all_of(values.begin(), values.end(), [](float x) { return std::isfinite(x); });
-}
-
-// One sequence, computed in pieces of the given lengths.
-World run_alone(CpuDevice& device, const Shape& shape, const Rows& rows, const std::vector<int64_t>& pieces,
-                Anchors which, bool drop_pages = false) {
-  World world(device, shape, 1, rows.count, rows.count);
-  world.sequence(0).rows = rows;
-  for (int64_t piece : pieces) world.step({piece}, which, drop_pages);
-  return world;
-}
-
-std::vector<int64_t> random_pieces(int64_t count, std::mt19937_64& random) {
-  std::vector<int64_t> pieces;
-  for (int64_t left = count; left > 0; left -= pieces.back()) {
-    pieces.push_back(std::min<int64_t>(left, std::uniform_int_distribution<int64_t>(1, 40)(random)));
-  }
-  return pieces;
-}
-
 TEST(DeltaRule, EveryKernelSetEqualsTheReferenceBitForBit) {
   CpuDevice plain(1, KernelSet::kReference);
   std::mt19937_64 random(1);
@@ -299,7 +242,6 @@ TEST(DeltaRule, RefusesDimensionsAndBuffersThatDoNotFit) {
   refuses([](DeltaRuleArgs& a) { a.v_stride = 15; });
   refuses([](DeltaRuleArgs& a) { a.g = nullptr; });
   refuses([](DeltaRuleArgs& a) { a.key_heads = 1; });
-  refuses([](DeltaRuleArgs& a) { a.activations = Activations::kAuto; });
   good.decay = DecayKind::kScalar;
   good.heads = 4;
   good.key_heads = 2;

@@ -1,5 +1,5 @@
-// Sequences with pages and anchors around a bound delta rule, for its test and bench: what state/ and engine/ do in the
-// engine, with every block filled with NaN until an op writes it.
+// Sequences with pages and anchors around a bound delta rule, for its tests and bench: what state/ and engine/ do in
+// the engine, with every block filled with NaN until an op writes it. With a GPU, the op works on copies in its memory.
 #pragma once
 
 #include <algorithm>
@@ -12,7 +12,9 @@
 #include <vector>
 
 #include "base/error.h"
+#include "ops/cuda_op.h"
 #include "ops/delta_rule/delta_rule.h"
+#include "tests/support/device_copies.h"
 
 namespace weir::test {
 
@@ -90,9 +92,10 @@ enum class Anchors { kLast, kAll };
 
 class World {
  public:
-  World(CpuDevice& device, const Shape& shape, int64_t sequences, int64_t rows_each, int64_t rows_a_step,
+  World(Device& device, const Shape& shape, int64_t sequences, int64_t rows_each, int64_t rows_a_step,
         bool poison = true)
-      : shape_(shape),
+      : copies_(device),
+        shape_(shape),
         chunks_((rows_each + 15) / 16 + 1),
         sequences_(static_cast<size_t>(sequences)),
         key_stride_(shape.keys() + 3),
@@ -104,6 +107,7 @@ class World {
         v_(stride_rows(rows_a_step, value_stride_)),
         out_(v_.size()),
         beta_(stride_rows(rows_a_step, shape.heads + 1)) {
+    std::fill(out_.begin(), out_.end(), std::nanf(""));
     DeltaRuleArgs args = shape.args();
     const int64_t row_bytes = delta_rule_journal_row_bytes(args);
     const int64_t anchor_bytes = delta_rule_anchor_bytes(args);
@@ -121,15 +125,15 @@ class World {
     }
     args.journal = {.group = 1, .offset = 64, .row_bytes = row_bytes};
     args.state = {.offset = 64, .bytes = anchor_bytes};
-    args.q = q_.data();
-    args.k = k_.data();
+    args.q = copies_.where(q_);
+    args.k = copies_.where(k_);
     args.q_stride = args.k_stride = key_stride_;
-    args.v = v_.data();
-    args.out = out_.data();
+    args.v = copies_.where(v_);
+    args.out = copies_.where(out_);
     args.v_stride = args.out_stride = value_stride_;
-    args.g = g_.data();
+    args.g = copies_.where(g_);
     args.g_stride = decay_stride_;
-    args.beta = beta_.data();
+    args.beta = copies_.where(beta_);
     args.beta_stride = shape.heads + 1;
     op_ = bind_delta_rule(device, "test.delta_rule", args);
   }
@@ -160,7 +164,7 @@ class World {
   // begun before it get no page if `drop_pages`.
   void step(const std::vector<int64_t>& counts, Anchors which, bool drop_pages = false) {
     stage(counts, which, drop_pages);
-    op_->run(view_);
+    run();
     int64_t row = 0;
     for (size_t s = 0; s < sequences_.size(); ++s) {
       Sequence& sequence = sequences_[s];
@@ -175,6 +179,11 @@ class World {
       }
     }
   }
+
+  // On a GPU: launches are for that many rows and spans more than a step has, as those of a graph may be.
+  void loosen_bounds(int32_t by) { loose_ = by; }
+  const std::vector<float>& out() const { return out_; }  // of the last step, with whatever stood there before
+  int64_t out_stride() const { return value_stride_; }
 
   // Builds the step without running it (a bench runs the same step again and again).
   const StepView& stage(const std::vector<int64_t>& counts, Anchors which, bool drop_pages = false) {
@@ -210,12 +219,12 @@ class World {
       }
       spans_.push_back(span);
     }
-    pools_[1] = {pages_.data(), page_bytes_};
+    pools_[1] = {copies_.where(pages_), page_bytes_};
     view_ = StepView{.rows = row,
                      .spans = spans_,
                      .row_spans = row_spans_,
                      .page_pools = pools_,
-                     .anchor_pool = {anchors_.data(), block_bytes_}};
+                     .anchor_pool = {copies_.where(anchors_), block_bytes_}};
     return view_;
   }
 
@@ -226,6 +235,22 @@ class World {
     std::copy_n(rows.data() + row * width, width, out);
   }
 
+  void run() {
+    copies_.to_device();
+    if (CudaDevice* cuda = copies_.cuda(); cuda != nullptr) {
+      cuda->stage(view_);
+      StepBounds bounds = CudaDevice::bounds_of(view_);
+      bounds.rows += loose_;
+      bounds.spans += loose_;
+      static_cast<CudaOp&>(*op_).enqueue(bounds);
+    } else {
+      op_->run(view_);
+    }
+    copies_.to_host();
+  }
+
+  int32_t loose_ = 0;
+  testing::DeviceCopies copies_;
   Shape shape_;
   int64_t chunks_;
   std::vector<Sequence> sequences_;
@@ -241,5 +266,62 @@ class World {
   StepView view_;
   std::unique_ptr<BoundOp> op_;
 };
+
+inline std::vector<Shape> shapes() {
+  std::vector<Shape> all;
+  for (DecayKind decay : {DecayKind::kBounded, DecayKind::kUnbounded}) {
+    all.push_back({decay, 3, 8, 8});
+    all.push_back({decay, 2, 32, 32});
+    all.push_back({decay, 1, 128, 128});
+    all.push_back({decay, 3, 20, 24});
+    all.push_back({decay, 1, 33, 87});
+    all.push_back({decay, 1, 1, 1});
+  }
+  // Gated DeltaNet: one to four heads a key head.
+  for (KeyHeadOrder order : {KeyHeadOrder::kGrouped, KeyHeadOrder::kTiled}) {
+    all.push_back({DecayKind::kScalar, 3, 8, 8, 3, order});
+    all.push_back({DecayKind::kScalar, 4, 32, 32, 2, order});
+    all.push_back({DecayKind::kScalar, 3, 20, 24, 1, order});
+    all.push_back({DecayKind::kScalar, 8, 33, 87, 2, order});
+  }
+  all.push_back({DecayKind::kScalar, 2, 128, 128, 1});
+  all.push_back({DecayKind::kScalar, 1, 1, 1, 1});
+  return all;
+}
+
+inline std::string describe(const Shape& shape) {
+  constexpr const char* kNames[] = {"bounded ", "unbounded ", "scalar "};
+  return concat(kNames[static_cast<int>(shape.decay)], shape.heads, "x", shape.key_dim, "x", shape.value_dim, ", ",
+                shape.key_heads, shape.order == KeyHeadOrder::kTiled ? " key heads tiled" : " key heads");
+}
+
+inline bool same(const std::vector<float>& a, const std::vector<float>& b) {
+  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
+}
+
+inline bool same(const Mapping& a, const Mapping& b) {
+  return a.bytes() == b.bytes() && std::memcmp(a.data(), b.data(), static_cast<size_t>(a.bytes())) == 0;
+}
+
+inline bool finite(const std::vector<float>& values) {
+  return std::all_of(values.begin(), values.end(), [](float x) { return std::isfinite(x); });
+}
+
+// One sequence, computed in pieces of the given lengths.
+inline World run_alone(Device& device, const Shape& shape, const Rows& rows, const std::vector<int64_t>& pieces,
+                       Anchors which, bool drop_pages = false) {
+  World world(device, shape, 1, rows.count, rows.count);
+  world.sequence(0).rows = rows;
+  for (int64_t piece : pieces) world.step({piece}, which, drop_pages);
+  return world;
+}
+
+inline std::vector<int64_t> random_pieces(int64_t count, std::mt19937_64& random) {
+  std::vector<int64_t> pieces;
+  for (int64_t left = count; left > 0; left -= pieces.back()) {
+    pieces.push_back(std::min<int64_t>(left, std::uniform_int_distribution<int64_t>(1, 40)(random)));
+  }
+  return pieces;
+}
 
 }  // namespace weir::test

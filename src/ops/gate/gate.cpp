@@ -56,18 +56,13 @@ class KdaGate final : public BoundOp {
       const int64_t end = begin + kHeadsPerItem < args_.heads ? begin + kHeadsPerItem : args_.heads;
       heads_(args_, item / parts, begin, end);
     });
-    device_.counters().weight_bytes_read += weight_bytes();
+    device_.counters().weight_bytes_read += kda_gate_cost(args_, 0).weight_bytes;
   }
 
-  Cost cost(int32_t rows, int64_t) const override {
-    // An exponential counts like its polynomial, some twenty operations.
-    return {.weight_bytes = weight_bytes(), .flops = 40. * rows * static_cast<double>(args_.heads * args_.key_dim)};
-  }
+  Cost cost(int32_t rows, int64_t) const override { return kda_gate_cost(args_, rows); }
 
  private:
   static constexpr int64_t kHeadsPerItem = 16;  // 2,048 elements, some microseconds: worth handing to a thread
-
-  int64_t weight_bytes() const { return (args_.heads * args_.key_dim + args_.heads) * int64_t{sizeof(float)}; }
 
   CpuDevice& device_;
   KdaGateArgs args_;
@@ -75,6 +70,12 @@ class KdaGate final : public BoundOp {
 };
 
 }  // namespace
+
+Cost kda_gate_cost(const KdaGateArgs& args, int32_t rows) {
+  // An exponential counts like its polynomial, some twenty operations.
+  return {.weight_bytes = args.heads * (args.key_dim + 1) * int64_t{sizeof(float)},
+          .flops = 40. * rows * static_cast<double>(args.heads * args.key_dim)};
+}
 
 KdaGateKernel kda_gate_kernel(KernelSet set) {
   switch (set) {

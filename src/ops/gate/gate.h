@@ -41,4 +41,6 @@ std::unique_ptr<BoundOp> bind_kda_gate(Device& device, std::string name, const K
 using KdaGateKernel = void (*)(const KdaGateArgs& args, int64_t row);
 KdaGateKernel kda_gate_kernel(KernelSet set);
 
+Cost kda_gate_cost(const KdaGateArgs& args, int32_t rows);
+
 }  // namespace weir

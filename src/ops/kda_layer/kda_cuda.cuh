@@ -48,7 +48,9 @@ __device__ __forceinline__ float4 operator*(float4 a, float4 b) { return {a.x * 
 __device__ __forceinline__ float4 operator*(float4 a, float b) { return {a.x * b, a.y * b, a.z * b, a.w * b}; }
 __device__ __forceinline__ float4 operator+(float4 a, float4 b) { return {a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w}; }
 __device__ __forceinline__ float4 operator-(float4 a, float4 b) { return {a.x - b.x, a.y - b.y, a.z - b.z, a.w - b.w}; }
-__device__ __forceinline__ float4 fast_exp4(float4 x) { return {fast_exp(x.x), fast_exp(x.y), fast_exp(x.z), fast_exp(x.w)}; }
+__device__ __forceinline__ float4 fast_exp4(float4 x) {
+  return {fast_exp(x.x), fast_exp(x.y), fast_exp(x.z), fast_exp(x.w)};
+}
 
 // Convolution and SiLU of a channel; x oldest first.
 __device__ __forceinline__ float convolve(float4 taps, float x3, float x2, float x1, float x0) {
@@ -64,13 +66,27 @@ __device__ __forceinline__ float4 convolve4(const float4* taps, uint2 x3, uint2 
 __device__ __forceinline__ float square_sum(float4 x) {
   return fmaf(x.w, x.w, fmaf(x.z, x.z, fmaf(x.y, x.y, x.x * x.x)));
 }
-__device__ __forceinline__ float inverse_root(float x) { return __fdiv_rn(1.f, __fsqrt_rn(x)); }
 constexpr float kQueryScale = 0.08838834764831845f;
+
+// log(1 + e^z) = max(z, 0) + log(1 + t) with t = e^-|z|; log(1 + t) / t to 2e-7 on [0, 1], fitted at Chebyshev nodes.
+__device__ __forceinline__ float fast_softplus(float z) {
+  const float t = fast_exp(-fabsf(z));
+  float p = 5.126102362e-3f;
+  p = fmaf(p, t, -2.907406539e-2f);
+  p = fmaf(p, t, 7.751608640e-2f);
+  p = fmaf(p, t, -1.360224783e-1f);
+  p = fmaf(p, t, 1.907688081e-1f);
+  p = fmaf(p, t, -2.483539879e-1f);
+  p = fmaf(p, t, 3.331812024e-1f);
+  p = fmaf(p, t, -4.999944568e-1f);
+  p = fmaf(p, t, 9.999999404e-1f);
+  return fmaf(p, t, fmaxf(z, 0.f));
+}
 
 template <bool kBounded>
 __device__ __forceinline__ float log_decay(float f, float bias, float a, float lower_bound) {
   const float z = f + bias;
-  return kBounded ? lower_bound * fast_sigmoid(a * z) : -(a * math::softplus(z));
+  return kBounded ? lower_bound * fast_sigmoid(a * z) : -(a * fast_softplus(z));
 }
 template <bool kBounded>
 __device__ __forceinline__ float4 log_decay4(float4 f, float4 bias, float a, float lower_bound) {
@@ -101,7 +117,7 @@ __device__ __forceinline__ float norm_factor(const float* squares, int pitch, fl
   float sum = squares[0];
 #pragma unroll
   for (int group = 1; group < 8; ++group) sum += squares[group * pitch];
-  return inverse_root(fmaf(sum, 1.f / kDim, eps));
+  return ptx::inverse_root_approx(fmaf(sum, 1.f / kDim, eps));
 }
 
 // --- state ----------------------------------------------------------------------------------------------------------

@@ -1,4 +1,5 @@
-// Spans of one row: a block for each head of each. Warp w has the value columns 16 w to 16 w + 15.
+// Spans of one row: a block for each head of each. Warp w has the value columns 16 w to 16 w + 15. The plane that a row
+// reads comes as one bulk copy, so that an SM has as many on their way as its shared memory holds.
 #pragma once
 
 #include "ops/kda_layer/kda_cuda.cuh"
@@ -12,6 +13,7 @@ template <bool kBounded>
 struct DecodeShared;
 template <>
 struct DecodeShared<true> {
+  alignas(128) uint4 high[kDecodeWarps][8][32];          // hi(S), then that of the new anchor
   alignas(16) uint16_t keys[kChunk + 1][kOperandPitch];  // kn; the row's own comes last
   alignas(16) uint16_t commit[kChunk][kCommitPitch];     // kd, in the order of places
   alignas(16) uint16_t updates[kDecodeWarps][kChunk][kUpdatePitch];
@@ -20,6 +22,7 @@ struct DecodeShared<true> {
   alignas(16) float pairs[kChunk];             // Lb
   alignas(16) uint16_t outputs[kChunk];        // A
   float squares[kDecodeWarps];
+  uint64_t fetched;  // hi(S)
 };
 template <>
 struct DecodeShared<false> : DecodeShared<true> {
@@ -60,14 +63,15 @@ __device__ __forceinline__ uint2 earlier_input(const Head& head, int which, int 
 // Warps 0 and 1: q and k of the row, convolved, of unit length (q scaled), channels 4 lane to 4 lane + 3.
 __device__ __forceinline__ float4 decode_key(const Head& head, const DecodeRow& r, int which, int lane) {
   const Layer& layer = head.layer;
-  const uint2 x = pack4(*reinterpret_cast<const float4*>(head.row(layer.inputs[which], head.span.first_position) + 4 * lane));
+  const uint2 x =
+      pack4(*reinterpret_cast<const float4*>(head.row(layer.inputs[which], head.span.first_position) + 4 * lane));
   const float4* taps = reinterpret_cast<const float4*>(layer.conv[which]) + head.head * kDim + 4 * lane;
   const float4 w[4] = {taps[0], taps[1], taps[2], taps[3]};
   const uint2 x3 = earlier_input(head, which, 3, lane), x2 = earlier_input(head, which, 2, lane),
               x1 = earlier_input(head, which, 1, lane);
   if (r.now) *reinterpret_cast<uint2*>(r.now.inputs(which, r.row) + 4 * lane) = x;
   const float4 s = convolve4(w, x3, x2, x1, x);
-  const float factor = inverse_root(cuda::warp_sum(square_sum(s)) + layer.l2_eps);
+  const float factor = ptx::inverse_root_approx(cuda::warp_sum(square_sum(s)) + layer.l2_eps);
   return which == kQ ? s * factor * kQueryScale : s * factor;
 }
 
@@ -86,9 +90,10 @@ __device__ __forceinline__ float decode_value(const Head& head, const DecodeRow&
   return cuda::round_bf16(convolve(taps, earlier[2], earlier[1], earlier[0], low_bf16(x)));
 }
 
-// The commit of a warp's 16 columns: both planes in, both out; a becomes the new hi.
-__device__ __forceinline__ void commit_columns(uint32_t (*a)[4], const uint4* low_in, uint4* out, const uint32_t* updates,
-                                               const uint16_t (*commit)[kCommitPitch], const float* decay, int lane) {
+// The commit of a warp's 16 columns: both planes in, both out; high becomes the new plane. All are of this lane.
+__device__ __forceinline__ void commit_columns(uint4 (*high)[32], const uint4* low_in, uint4* out,
+                                               const uint32_t* updates, const uint16_t (*commit)[kCommitPitch],
+                                               const float* decay, int lane) {
   const int c = lane % 4;
 #pragma unroll
   for (int first = 0; first < 8; first += 4) {
@@ -103,19 +108,20 @@ __device__ __forceinline__ void commit_columns(uint32_t (*a)[4], const uint4* lo
       const float4 e = *reinterpret_cast<const float4*>(decay + 16 * k + 4 * c);
       uint32_t b[4];
       ptx::load_matrix_x4_transposed(b, ptx::shared_address(&commit[lane % 16][16 * k + lane / 16 * 8]));
+      uint4 x = low_in != nullptr ? high[k][lane] : make_uint4(0, 0, 0, 0);
       float s[8];
-      join_planes(a[k][0], low[i].x, s[0], s[1]);
-      join_planes(a[k][1], low[i].y, s[2], s[3]);
-      join_planes(a[k][2], low[i].z, s[4], s[5]);
-      join_planes(a[k][3], low[i].w, s[6], s[7]);
+      join_planes(x.x, low[i].x, s[0], s[1]);
+      join_planes(x.y, low[i].y, s[2], s[3]);
+      join_planes(x.z, low[i].z, s[4], s[5]);
+      join_planes(x.w, low[i].w, s[6], s[7]);
       s[0] *= e.x, s[1] *= e.y, s[2] *= e.x, s[3] *= e.y;
       s[4] *= e.z, s[5] *= e.w, s[6] *= e.z, s[7] *= e.w;
       ptx::mma_bf16(s, updates, b[0], b[1]);
       ptx::mma_bf16(s + 4, updates, b[2], b[3]);
-#pragma unroll
-      for (int x = 0; x < 4; ++x) a[k][x] = high_planes(s[2 * x], s[2 * x + 1]);
+      x = {high_planes(s[0], s[1]), high_planes(s[2], s[3]), high_planes(s[4], s[5]), high_planes(s[6], s[7])};
+      high[k][lane] = x;
       if (out == nullptr) continue;
-      ptx::store_stream(out + k * 32, make_uint4(a[k][0], a[k][1], a[k][2], a[k][3]));
+      ptx::store_stream(out + k * 32, x);
       ptx::store_stream(out + kPlane + k * 32, make_uint4(low_planes(s[0], s[1]), low_planes(s[2], s[3]),
                                                           low_planes(s[4], s[5]), low_planes(s[6], s[7])));
     }
@@ -123,7 +129,8 @@ __device__ __forceinline__ void commit_columns(uint32_t (*a)[4], const uint4* lo
 }
 
 // Sixteen rows (rows g and g + 8 of this lane given) times eight columns (of places, column g given).
-__device__ __forceinline__ void row_products(float* d, const uint16_t* row, const uint16_t* row8, const uint16_t* column) {
+__device__ __forceinline__ void row_products(float* d, const uint16_t* row, const uint16_t* row8,
+                                             const uint16_t* column) {
 #pragma unroll
   for (int k = 0; k < 8; ++k) {
     const uint2 x = *reinterpret_cast<const uint2*>(row + 16 * k), y = *reinterpret_cast<const uint2*>(row8 + 16 * k),
@@ -163,7 +170,7 @@ __device__ __forceinline__ void scale_commit(DecodeShared<false>& shared, int th
 // Unbounded: the factors of row t's pairs. Row j meets row t in the block of 2^b rows that t's bit b opens.
 __device__ __forceinline__ void scale_pairs(DecodeShared<false>& shared, int t, int thread) {
   for (int i = thread; i < t * 64; i += kDecodeWarps * 32) {
-    const int j = i / 64, pair = i % 64, b = 31 - __clz(t ^ j), m = t >> b << b;
+    const int j = i / 64, pair = i % 64, b = 31 - __clz(t ^ j), m = (t >> b) << b;
     uint32_t& x = reinterpret_cast<uint32_t*>(shared.keys[j])[pair];
     const float2 r = reinterpret_cast<const float2*>(shared.journal_decays[m - 1])[pair],
                  g = reinterpret_cast<const float2*>(shared.journal_decays[j])[pair];
@@ -171,9 +178,9 @@ __device__ __forceinline__ void scale_pairs(DecodeShared<false>& shared, int t, 
   }
   for (int i = thread; i < 8 * 64; i += kDecodeWarps * 32) {
     const int column = i / 64, pair = i % 64, b = column / 2;
-    if ((t >> b & 1) == 0) continue;
+    if (((t >> b) & 1) == 0) continue;
     const uint32_t x = reinterpret_cast<const uint32_t*>(shared.plain[column % 2])[pair];
-    const float2 r = reinterpret_cast<const float2*>(shared.journal_decays[(t >> b << b) - 1])[pair],
+    const float2 r = reinterpret_cast<const float2*>(shared.journal_decays[((t >> b) << b) - 1])[pair],
                  g = reinterpret_cast<const float2*>(shared.own_decay)[pair];
     reinterpret_cast<uint32_t*>(shared.pair_rows[column])[pair] =
         pack_bf16(low_bf16(x) * fast_exp(g.x - r.x), high_bf16(x) * fast_exp(g.y - r.y));
@@ -217,8 +224,8 @@ __device__ __forceinline__ void pair_products(DecodeShared<false>& shared, int t
 
 // Warps 0 (q) and 1 (k): the row's operands and journal entries.
 template <bool kBounded>
-__device__ __forceinline__ void decode_operands(DecodeShared<kBounded>& shared, const Head& head, const DecodeRow& r, int warp,
-                                                int lane) {
+__device__ __forceinline__ void decode_operands(DecodeShared<kBounded>& shared, const Head& head, const DecodeRow& r,
+                                                int warp, int lane) {
   const Layer& layer = head.layer;
   const float4 f = *reinterpret_cast<const float4*>(head.row(layer.f, head.span.first_position) + 4 * lane);
   const float4 bias = reinterpret_cast<const float4*>(layer.dt_bias + head.head * kDim)[lane];
@@ -261,7 +268,8 @@ __device__ __forceinline__ void fetch_journal(DecodeShared<kBounded>& shared, co
                     live ? r.old.updates(row) + warp * 16 + column : nullptr, live);
   if constexpr (!kBounded) {
     for (int i = thread; i < r.earlier * 32; i += kDecodeWarps * 32) {
-      ptx::copy_async16(ptx::shared_address(&shared.journal_decays[i / 32][i % 32 * 4]), r.old.decays(i / 32) + i % 32 * 4);
+      ptx::copy_async16(ptx::shared_address(&shared.journal_decays[i / 32][i % 32 * 4]),
+                        r.old.decays(i / 32) + i % 32 * 4);
     }
   }
   ptx::commit_copies();
@@ -286,60 +294,70 @@ __device__ __forceinline__ float decode_update(float anchor_term, float value, f
 }
 
 template <bool kBounded>
-__global__ void __launch_bounds__(kDecodeWarps * 32, 3) decode(const StepView* step, Layer layer) {
-  __shared__ DecodeShared<kBounded> shared;
+__global__ void __launch_bounds__(kDecodeWarps * 32, kBounded ? 4 : 3) decode(const StepView* step, Layer layer) {
+  WEIR_DYNAMIC_SHARED(DecodeShared<kBounded>, memory);
+  DecodeShared<kBounded>& shared = *memory;
   const size_t span = blockIdx.x / static_cast<unsigned>(layer.heads);
-  if (span >= step->spans.size() || step->spans[span].rows != 1) return;
+  if (span >= step->spans.size() || step->spans[span].rows != 1) {
+    ptx::wait_for_previous();  // so that the launch after this one follows that one too
+    return;
+  }
   const Head head{*step, step->spans[span], layer, static_cast<int>(blockIdx.x % static_cast<unsigned>(layer.heads))};
   const int thread = static_cast<int>(threadIdx.x), warp = thread / 32, lane = thread % 32, g = lane / 4, c = lane % 4;
   const int column = warp * 16 + g + 8 * (c % 2);
-  const int64_t position = head.span.first_position;
   const DecodeRow r = decode_row(head);
 
-  uint32_t a[8][4];
-  const uint4* planes = r.base ? r.base.planes() + warp * kPlaneColumns + lane : nullptr;
-#pragma unroll
-  for (int k = 0; k < 8; ++k) {
-    const uint4 x = planes != nullptr ? ptx::load_stream(planes + 32 * k) : make_uint4(0, 0, 0, 0);
-    a[k][0] = x.x, a[k][1] = x.y, a[k][2] = x.z, a[k][3] = x.w;
+  // The state is older than the kernel before this one, the row may come from it.
+  if (thread == 0 && r.base) {
+    ptx::mbarrier_init(&shared.fetched, 1);
+    ptx::mbarrier_fence_init();
+    ptx::mbarrier_arrive_expect(&shared.fetched, kPlaneBytes);
+    ptx::bulk_load(shared.high, r.base.planes(), kPlaneBytes, &shared.fetched);
   }
   fetch_journal(shared, r, thread);
+  ptx::wait_for_previous();
+  ptx::let_next_start();
   if (r.commits) write_window(r, thread);
   const float beta = fast_sigmoid(layer.beta_logit.data[head.span.first_row * layer.beta_logit.stride + head.head]);
   const float value = decode_value(head, r, column, c < 2);
   if (warp < 2) decode_operands(shared, head, r, warp, lane);
   ptx::wait_copies<0>();
   __syncthreads();
+  if constexpr (!kBounded) {
+    if (!r.commits) scale_pairs(shared, r.row, thread);
+  }
+  if (r.commits) scale_commit(shared, thread);
+  if (!kBounded || r.commits) __syncthreads();
+  if (r.base) ptx::mbarrier_wait(&shared.fetched, 0);
+  __syncwarp();
 
-  const uint32_t update_rows =
-      ptx::shared_address(&shared.updates[warp][lane % 8 + lane / 16 * 8][lane / 8 % 2 * 8]);
+  const uint32_t update_rows = ptx::shared_address(&shared.updates[warp][lane % 8 + lane / 16 * 8][lane / 8 % 2 * 8]);
   uint32_t updates[4];
   if (r.commits) {
-    scale_commit(shared, thread);
-    __syncthreads();
     ptx::load_matrix_x4_transposed(updates, update_rows);
-    commit_columns(a, planes != nullptr ? planes + kPlane : nullptr,
-                   r.next ? r.next.planes() + warp * kPlaneColumns + lane : nullptr, updates, shared.commit, shared.decay,
-                   lane);
+    commit_columns(shared.high[warp], r.base ? r.base.planes() + kPlane + warp * kPlaneColumns + lane : nullptr,
+                   r.next ? r.next.planes() + warp * kPlaneColumns + lane : nullptr, updates, shared.commit,
+                   shared.decay, lane);
     __syncwarp();
     *reinterpret_cast<uint4*>(&shared.updates[warp][lane / 2][lane % 2 * 8]) = make_uint4(0, 0, 0, 0);
     __syncwarp();
-  } else if constexpr (!kBounded) {
-    scale_pairs(shared, r.row, thread);
-    __syncthreads();
   }
 
   float anchor_term[4] = {};  // even columns: kt, odd ones: qt
+  if (r.base || r.commits) {
 #pragma unroll
-  for (int k = 0; k < 8; ++k) {
-    const uint2 b = *reinterpret_cast<const uint2*>(shared.own[g % 2] + 16 * k + 4 * c);
-    ptx::mma_bf16(anchor_term, a[k], b.x, b.y);
+    for (int k = 0; k < 8; ++k) {
+      const uint4 x = shared.high[warp][k][lane];
+      const uint32_t a[4] = {x.x, x.y, x.z, x.w};
+      const uint2 b = *reinterpret_cast<const uint2*>(shared.own[g % 2] + 16 * k + 4 * c);
+      ptx::mma_bf16(anchor_term, a, b.x, b.y);
+    }
   }
   pair_products(shared, r.row, beta, warp, lane);
   __syncthreads();
 
-  const float u = decode_update(anchor_term[c % 2 == 0 ? 0 : 2], value, beta, shared.pairs, shared.updates[warp],
-                                column % 16);
+  const float u = decode_update(c % 2 == 0 ? anchor_term[0] : anchor_term[2], value, beta, shared.pairs,
+                                shared.updates[warp], column % 16);
   const uint16_t rounded = static_cast<uint16_t>(pack_bf16(u, 0.f));
   __syncwarp();
   if (c < 2) {
@@ -355,15 +373,11 @@ __global__ void __launch_bounds__(kDecodeWarps * 32, 3) decode(const StepView* s
   const float squares = column_squares(o[1], o[3]);
   if (lane == 0) shared.squares[warp] = squares;
   __syncthreads();
-  const float factor = norm_factor(shared.squares, 1, layer.norm_eps);
-  if (c != 0) return;
-  const float* gate = head.row(layer.gate, position);
-  float* out = layer.out + head.span.first_row * layer.out_stride + head.head * kDim;
-#pragma unroll
-  for (int upper = 0; upper < 2; ++upper) {
-    const int x = warp * 16 + g + 8 * upper;
-    out[x] = o[1 + 2 * upper] * factor * layer.norm_weight[x] * fast_sigmoid(gate[x]);
-  }
+  if (c > 1) return;
+  const float normed = (c == 0 ? o[1] : o[3]) * norm_factor(shared.squares, 1, layer.norm_eps);  // column g + 8 c
+  const float gate = head.row(layer.gate, head.span.first_position)[column];
+  layer.out[head.span.first_row * layer.out_stride + head.head * kDim + column] =
+      normed * layer.norm_weight[column] * fast_sigmoid(gate);
 }
 
 }  // namespace weir::kda

@@ -11,8 +11,8 @@ namespace {
 void check_rows(const std::string& name, const char* what, const KdaRows& rows, int64_t width, int64_t multiple) {
   if (rows.data == nullptr) fail(name, ": KDA layer: no buffer for ", what);
   if (rows.stride < width || rows.stride % multiple != 0) {
-    fail(name, ": KDA layer: expected rows of ", what, " at least ", width, " floats apart and a multiple of ", multiple,
-         ", found ", rows.stride);
+    fail(name, ": KDA layer: expected rows of ", what, " at least ", width, " floats apart and a multiple of ",
+         multiple, ", found ", rows.stride);
   }
 }
 

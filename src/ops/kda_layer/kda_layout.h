@@ -11,9 +11,9 @@ inline constexpr int kHistory = 3;  // earlier rows that a convolution reads
 
 // A head in a journal page.
 inline constexpr int kRowBytes = kDim * 2;
-inline constexpr int kUpdates = kChunk * kRowBytes;          // u, after kn or k
+inline constexpr int kUpdates = kChunk * kRowBytes;            // u, after kn or k
 inline constexpr int kDecays = kUpdates + kChunk * kRowBytes;  // G
-inline constexpr int kInputs = kDecays + kChunk * kDim * 4;  // of the convolutions
+inline constexpr int kInputs = kDecays + kChunk * kDim * 4;    // of the convolutions
 inline constexpr int kPageHeadBytes = kInputs + 3 * kChunk * kRowBytes;
 
 // A head in an anchor.

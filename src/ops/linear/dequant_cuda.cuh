@@ -197,8 +197,11 @@ __device__ inline float weight_value(const WeightView& weight, int64_t o, int64_
     case WeightFormat::kE4m3:
       return e4m3_value(row[k]) * e4m3_block_scale(weight, o, k);
     case WeightFormat::kMxfp4:
-    case WeightFormat::kMxfp4Block:
-      return e2m1_value(mxfp4_code(weight, o, k)) * e8m0_to_f32(static_cast<uint8_t>(mxfp4_scale(weight, o, k)));
+    case WeightFormat::kMxfp4Block: {
+      const float value =
+          e2m1_value(mxfp4_code(weight, o, k)) * e8m0_to_f32(static_cast<uint8_t>(mxfp4_scale(weight, o, k)));
+      return weight.format == WeightFormat::kMxfp4 ? value : value + 0.f;  // GGUF's has no -0
+    }
     default: {
       const IntegerBlock block = integer_block(weight, o, k);
       const int i = static_cast<int>(k % weight_block(weight.format).elements);

@@ -171,6 +171,20 @@ struct Problem {
     return y;
   }
 
+  float glu(float g, float u) const {
+    const GluFunction& f = args.act;
+    if (f.kind == ElementwiseKind::kSwiGlu) return (g * math::sigmoid(g)) * u;
+    if (f.kind == ElementwiseKind::kClampedSwiGlu) {
+      const float gate = std::min(g, f.linear_beta);
+      return (std::clamp(u, -f.linear_beta, f.linear_beta) + 1) * (gate * math::sigmoid(gate * f.beta));
+    }
+    if (f.kind == ElementwiseKind::kGeGlu) {
+      return (g * math::sigmoid(kGeluSlope * std::fma(kGeluCubic, (g * g) * g, g))) * u;
+    }
+    const float up = f.linear_beta == 0 ? u : f.linear_beta * math::tanh(u / f.linear_beta);
+    return ((f.beta * math::tanh(g / f.beta)) * math::sigmoid(g)) * up;
+  }
+
  private:
   static std::vector<float> product(const Matrix& w, const float* v, Activations activations) {
     std::vector<float> out(static_cast<size_t>(w.view.out));
@@ -196,19 +210,6 @@ struct Problem {
   }
   static void add(std::vector<float>& y, const std::vector<float>& bias, size_t expert) {
     for (size_t i = 0; !bias.empty() && i < y.size(); ++i) y[i] += bias[expert * y.size() + i];
-  }
-  float glu(float g, float u) const {
-    const GluFunction& f = args.act;
-    if (f.kind == ElementwiseKind::kSwiGlu) return (g * math::sigmoid(g)) * u;
-    if (f.kind == ElementwiseKind::kClampedSwiGlu) {
-      const float gate = std::min(g, f.linear_beta);
-      return (std::clamp(u, -f.linear_beta, f.linear_beta) + 1) * (gate * math::sigmoid(gate * f.beta));
-    }
-    if (f.kind == ElementwiseKind::kGeGlu) {
-      return (g * math::sigmoid(kGeluSlope * std::fma(kGeluCubic, (g * g) * g, g))) * u;
-    }
-    const float up = f.linear_beta == 0 ? u : f.linear_beta * math::tanh(u / f.linear_beta);
-    return ((f.beta * math::tanh(g / f.beta)) * math::sigmoid(g)) * up;
   }
 };
 

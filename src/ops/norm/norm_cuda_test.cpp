@@ -1,4 +1,5 @@
 #include <cmath>
+#include <deque>
 
 #include "base/error.h"
 #include "base/math.h"
@@ -97,10 +98,11 @@ TEST_F(NormCuda, EqualsTheOrderOfItsHeaderBitForBit) {
                           {2, 1, 512, 0},  {2, 1, 513, 2},  {2, 1, 516, 4},  {2, 2, 1000, 0}, {2, 1, 2304, 4},
                           {1, 1, 7168, 0}, {1, 1, 8191, 0}, {1, 1, 8196, 0}, {1, 1, 16384, 0}};
   uint64_t seed = 1;
+  std::deque<Problem> problems;  // uploads go by host address: weights stay
   for (const NormKind kind : kKinds) {
     for (const Shape& s : shapes) {
       for (const Values values : {Values::kPlain, Values::kWide, Values::kSpecial}) {
-        Problem p(kind, s.rows, s.groups, s.size, s.pad, values, seed++);
+        Problem& p = problems.emplace_back(kind, s.rows, s.groups, s.size, s.pad, values, seed++);
         EXPECT_TRUE(same_floats(p.expected(), p.on(device())))
             << "kind " << static_cast<int>(kind) << ", " << s.groups << " x " << s.size;
       }
@@ -110,9 +112,10 @@ TEST_F(NormCuda, EqualsTheOrderOfItsHeaderBitForBit) {
 
 // The CPU sums in another order: both are within a few roundings of the exact sum of squares, which are all positive.
 TEST_F(NormCuda, IsCloseToTheCpu) {
+  std::deque<Problem> problems;
   for (const NormKind kind : kKinds) {
     for (const int64_t size : {100, 128, 2304}) {
-      Problem p(kind, 2, 2, size, 4, Values::kPlain, 77);
+      Problem& p = problems.emplace_back(kind, 2, 2, size, 4, Values::kPlain, 77);
       const std::vector<float> found = p.on(device());
       std::vector<float> y(p.x.size());
       p.args.x = p.x.data();
@@ -129,12 +132,14 @@ TEST_F(NormCuda, IsCloseToTheCpu) {
 }
 
 TEST_F(NormCuda, GivesABatchTheBitsOfItsRows) {
+  std::deque<Problem> problems;
   for (const int64_t rows : {0, 1, 70}) {
     for (const int64_t size : {40, 600}) {
-      Problem p(NormKind::kRmsGated, rows, 3, size, 4, Values::kPlain, 5);
+      Problem& p = problems.emplace_back(NormKind::kRmsGated, rows, 3, size, 4, Values::kPlain, 5);
       const std::vector<float> batch = p.on(device());
       for (int64_t row = 0; row < rows; row += 23) {
         Problem alone = p;
+        alone.args.weight = p.weight.data();
         alone.rows = 1;
         const auto begin = static_cast<size_t>(row * p.stride), end = begin + static_cast<size_t>(3 * p.stride);
         alone.x.assign(p.x.begin() + static_cast<int64_t>(begin), p.x.begin() + static_cast<int64_t>(end));
@@ -184,13 +189,14 @@ TEST_F(NormCuda, RefusesUnitsThatABlockCannotHold) {
 
 TEST_F(NormCuda, TheSumWithItsNormEqualsBothAlone) {
   uint64_t seed = 1;
+  std::deque<std::vector<float>> weights;
   for (const NormKind kind : {NormKind::kRms, NormKind::kRmsPlain, NormKind::kL2}) {
     for (const int64_t size : {5, 128, 1000, 2304, 8196}) {
       for (const float beta : {1.f, 0.7f}) {
         RandomFloats random(seed++);
         constexpr int64_t kRows = 3;
         const std::vector<float> g = random.take(kRows * size), u = random.take(kRows * size);
-        const std::vector<float> weight = random.take(size);
+        const std::vector<float>& weight = weights.emplace_back(random.take(size));
         DeviceBuffer<float> stream(device(), g), out(device(), u), y(device(), kRows * size);
         ElementwiseArgs add{.kind = beta == 1 ? ElementwiseKind::kAdd : ElementwiseKind::kAddScaled,
                             .beta = beta == 1 ? 9.f : beta,  // kAdd has no factor
@@ -227,13 +233,15 @@ TEST_F(NormCuda, TheSumWithItsNormEqualsBothAlone) {
 
 TEST_F(NormCuda, LayerNormEqualsTheOrderOfItsHeaderBitForBit) {
   uint64_t seed = 1;
+  std::deque<std::vector<float>> weights;
   for (const int64_t size : {1, 2, 7, 128, 257, 512, 1030, 9000}) {
     for (const Values values : {Values::kPlain, Values::kSpecial}) {
       RandomFloats random(seed++);
       constexpr int64_t kRows = 5;
       const int64_t stride = size + (size % 4 == 0 ? 4 : 1);
-      const std::vector<float> x = random.take((kRows + 1) * stride, values), w = random.take(size),
-                               b = random.take(size);
+      const std::vector<float> x = random.take((kRows + 1) * stride, values);
+      const std::vector<float>& w = weights.emplace_back(random.take(size));
+      const std::vector<float>& b = weights.emplace_back(random.take(size));
       std::vector<float> expected(x.size(), std::nanf(""));
       for (int64_t row = 0; row < kRows; ++row) {
         const auto at = static_cast<size_t>(row * stride);

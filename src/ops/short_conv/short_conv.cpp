@@ -82,20 +82,7 @@ class ShortConv final : public BoundOp {
     count_bytes(step);
   }
 
-  Cost cost(int32_t rows, int64_t position) const override {
-    const int64_t row_bytes = args_.channels * kFloat;
-    const int64_t first = position - rows + 1;
-    const int64_t earlier = first < args_.taps - 1 ? first : args_.taps - 1;
-    Cost cost;
-    cost.weight_bytes = args_.taps * row_bytes;
-    cost.state_bytes = (earlier + rows) * row_bytes;
-    if (position / kPagePositions > (first - 1) / kPagePositions && position >= kPagePositions) {
-      cost.state_bytes += (args_.taps - 1) * row_bytes;
-    }
-    cost.flops =
-        static_cast<double>(rows) * static_cast<double>(args_.channels) * (2. * static_cast<double>(args_.taps) + 30.);
-    return cost;
-  }
+  Cost cost(int32_t rows, int64_t position) const override { return short_conv_cost(args_, rows, position); }
 
  private:
   // Input of `position` of a span's sequence: from the batch, the journal, the window of the anchor, or zeros.
@@ -168,6 +155,21 @@ class ShortConv final : public BoundOp {
 };
 
 }  // namespace
+
+Cost short_conv_cost(const ShortConvArgs& args, int32_t rows, int64_t position) {
+  const int64_t row_bytes = args.channels * kFloat;
+  const int64_t first = position - rows + 1;
+  const int64_t earlier = first < args.taps - 1 ? first : args.taps - 1;
+  Cost cost;
+  cost.weight_bytes = args.taps * row_bytes;
+  cost.state_bytes = (earlier + rows) * row_bytes;
+  if (position / kPagePositions > (first - 1) / kPagePositions && position >= kPagePositions) {
+    cost.state_bytes += (args.taps - 1) * row_bytes;
+  }
+  cost.flops =
+      static_cast<double>(rows) * static_cast<double>(args.channels) * (2. * static_cast<double>(args.taps) + 30.);
+  return cost;
+}
 
 std::unique_ptr<BoundOp> bind_short_conv(Device& device, std::string name, const ShortConvArgs& args) {
   check(name, args);

@@ -41,4 +41,6 @@ std::unique_ptr<BoundOp> bind_short_conv(Device& device, std::string name, const
 [[gnu::weak]] std::unique_ptr<BoundOp> bind_short_conv_cuda(CudaDevice& device, std::string name,
                                                             const ShortConvArgs& args);
 
+Cost short_conv_cost(const ShortConvArgs& args, int32_t rows, int64_t position);
+
 }  // namespace weir

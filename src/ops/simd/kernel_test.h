@@ -14,16 +14,16 @@
 namespace weir {
 
 // Parameterise with kVectorSets; sets that this processor lacks are reported as skipped, by name.
-class KernelTest : public testing::TestWithParam<KernelSet> {
+class KernelTest : public ::testing::TestWithParam<KernelSet> {
  protected:
   void SetUp() override {
     if (!kernel_set_supported(GetParam())) GTEST_SKIP() << "this processor lacks " << kernel_set_name(GetParam());
   }
 };
 
-inline const auto kVectorSets = testing::Values(KernelSet::kAvx2, KernelSet::kAvx512);
+inline const auto kVectorSets = ::testing::Values(KernelSet::kAvx2, KernelSet::kAvx512);
 
-inline std::string kernel_set_test_name(const testing::TestParamInfo<KernelSet>& info) {
+inline std::string kernel_set_test_name(const ::testing::TestParamInfo<KernelSet>& info) {
   return std::string(kernel_set_name(info.param));
 }
 
@@ -72,16 +72,16 @@ inline bool same_bits(float a, float b) {
 }
 
 // Equal bits, or both NaN. Reports the first difference.
-inline testing::AssertionResult same_floats(std::span<const float> expected, std::span<const float> found) {
-  if (expected.size() != found.size()) return testing::AssertionFailure() << "sizes differ";
+inline ::testing::AssertionResult same_floats(std::span<const float> expected, std::span<const float> found) {
+  if (expected.size() != found.size()) return ::testing::AssertionFailure() << "sizes differ";
   for (size_t i = 0; i < expected.size(); ++i) {
     if (!same_bits(expected[i], found[i])) {
-      return testing::AssertionFailure() << "element " << i << " of " << expected.size() << ": expected "
-                                         << testing::PrintToString(expected[i]) << ", found "
-                                         << testing::PrintToString(found[i]);
+      return ::testing::AssertionFailure() << "element " << i << " of " << expected.size() << ": expected "
+                                         << ::testing::PrintToString(expected[i]) << ", found "
+                                         << ::testing::PrintToString(found[i]);
     }
   }
-  return testing::AssertionSuccess();
+  return ::testing::AssertionSuccess();
 }
 
 }  // namespace weir

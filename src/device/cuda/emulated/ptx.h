@@ -34,6 +34,9 @@ inline float flush_denormal(float x) { return std::fabs(x) < 1.17549435e-38f ? s
 // --- arithmetic -----------------------------------------------------------------------------------------------------
 inline float exp2_approx(float x) { return detail::flush_denormal(std::exp2(detail::flush_denormal(x))); }
 inline float reciprocal_approx(float x) { return detail::flush_denormal(1.f / detail::flush_denormal(x)); }
+inline float inverse_root_approx(float x) {
+  return detail::flush_denormal(1.f / std::sqrt(detail::flush_denormal(x)));
+}
 inline uint32_t add_bf16x2(uint32_t a, uint32_t b) {
   return pack_bf16(low_bf16(a) + low_bf16(b), high_bf16(a) + high_bf16(b));
 }
@@ -71,6 +74,7 @@ inline bool elect_one() {
   return emulated::current->lane == 0;
 }
 inline void fence_async_shared() {}
+inline void fence_async_global() {}
 template <int kRegisters>
 void raise_registers() {}
 template <int kRegisters>

@@ -1,0 +1,375 @@
+// Spans of more than one row, second part: a block for each head of each, chunk after chunk. Two warpgroups; warp w has
+// the value columns 16 w to 16 w + 15 of S in registers all the way: the accumulator of the commit (wgmma) and,
+// rounded, the operand of the next anchor term. Chunk rows before the span ("old": Lb = 0) bring u from the journal.
+#pragma once
+
+#include "ops/gdn_layer/gdn_prep_cuda.cuh"
+
+namespace weir::gdn {
+
+constexpr int kSpanWarps = 8, kSpanThreads = kSpanWarps * 32;
+constexpr int kStages = 4, kAhead = 3;
+constexpr int kOutputPitch = 20;
+
+struct SpanStage {
+  std::byte keys[kKeyBlockBytes];  // swizzled operands start at multiples of 1024
+  std::byte values[kValueBlockBytes];
+};
+
+struct SpanShared {
+  SpanStage stages[kStages];
+  alignas(16) float outputs[kSpanWarps][kChunk][kOutputPitch];  // o of the chunk before
+  float squares[2][kSpanWarps][kChunk];
+  alignas(16) float norm_weight[kDim];
+  uint64_t full[kStages], empty[kStages], normed;
+};
+
+// The part of a head's span that a launch works on; chunks are counted from the span's first.
+struct SpanPart {
+  Sequence sequence;
+  int head;
+  int first, end;
+  int block0;  // number of chunk 0 among the launch's blocks
+  int used;    // chunks that the thread block has worked on before
+
+  __device__ int64_t chunk(int i) const { return sequence.span.anchor_position / kChunk + i; }
+  // Rows of chunk i before the span, and before its end.
+  __device__ int old_rows() const {
+    return static_cast<int>(sequence.span.first_position - sequence.span.anchor_position);
+  }
+  __device__ int first_live(int i) const { return min(max(old_rows() - i * kChunk, 0), kChunk); }
+  __device__ int end_live(int i) const { return min(old_rows() + sequence.span.rows - i * kChunk, kChunk); }
+  __device__ int use(int i) const { return used + i - first; }
+};
+
+// S in a thread: s[8 k + 4 h + e], e = 0, 1, is value column g, channel 16 k + 8 h + 2 c + e; s[8 k + 4 h + 2 + e] the
+// same of column g + 8.
+__device__ __forceinline__ void load_planes(float* s, const uint4* planes) {
+#pragma unroll
+  for (int k = 0; k < 8; ++k) {
+    uint4 high{}, low{};
+    if (planes != nullptr) high = planes[32 * k], low = planes[kda::kPlane + 32 * k];
+    kda::join_planes(high.x, low.x, s[8 * k], s[8 * k + 1]);
+    kda::join_planes(high.y, low.y, s[8 * k + 2], s[8 * k + 3]);
+    kda::join_planes(high.z, low.z, s[8 * k + 4], s[8 * k + 5]);
+    kda::join_planes(high.w, low.w, s[8 * k + 6], s[8 * k + 7]);
+  }
+}
+__device__ __forceinline__ void store_planes(const float* s, uint4* planes) {
+#pragma unroll
+  for (int k = 0; k < 8; ++k) {
+    const float* x = s + 8 * k;
+    planes[32 * k] = {kda::high_planes(x[0], x[1]), kda::high_planes(x[2], x[3]), kda::high_planes(x[4], x[5]),
+                      kda::high_planes(x[6], x[7])};
+    planes[kda::kPlane + 32 * k] = {kda::low_planes(x[0], x[1]), kda::low_planes(x[2], x[3]),
+                                    kda::low_planes(x[4], x[5]), kda::low_planes(x[6], x[7])};
+  }
+}
+// Between launches that share a span: FP32, as the threads hold it.
+__device__ __forceinline__ void load_carry(float* s, const float4* carry) {
+#pragma unroll
+  for (int i = 0; i < 16; ++i) {
+    const float4 x = carry[i * kSpanThreads + threadIdx.x];
+    s[4 * i] = x.x, s[4 * i + 1] = x.y, s[4 * i + 2] = x.z, s[4 * i + 3] = x.w;
+  }
+}
+__device__ __forceinline__ void store_carry(const float* s, float4* carry) {
+#pragma unroll
+  for (int i = 0; i < 16; ++i) {
+    carry[i * kSpanThreads + threadIdx.x] = {s[4 * i], s[4 * i + 1], s[4 * i + 2], s[4 * i + 3]};
+  }
+}
+
+// The blocks of chunk i, kAhead chunks early, by thread 0; the kernel that makes them may still be running.
+__device__ __forceinline__ void fetch_blocks(SpanShared& shared, const SpanPart& part, const Blocks& blocks, int i) {
+  const Layer& layer = part.sequence.layer;
+  const int use = part.use(i), stage = use % kStages;
+  if (use >= kStages) ptx::mbarrier_wait(&shared.empty[stage], (use / kStages - 1) & 1);
+  while (ptx::load_acquire(blocks.counts + part.block0 + i) < blocks.done) {}
+  ptx::fence_async_global();
+  ptx::mbarrier_arrive_expect(&shared.full[stage], kKeyBlockBytes + kValueBlockBytes);
+  ptx::bulk_load(shared.stages[stage].keys, blocks.of_keys(layer, part.block0 + i, layer.key_head(part.head)),
+                 kKeyBlockBytes, &shared.full[stage]);
+  ptx::bulk_load(shared.stages[stage].values, blocks.of_values(layer, part.block0 + i, part.head), kValueBlockBytes,
+                 &shared.full[stage]);
+}
+
+// The four rows of a lane in a chunk: 2 c, 2 c + 1, 8 + 2 c, 9 + 2 c.
+__device__ __forceinline__ int lane_row(int r, int c) { return r / 2 * 8 + 2 * c + r % 2; }
+
+// kda::column_squares of four rows at once; row 2 (g % 2) + g / 2 % 2 in lane 4 g + c.
+__device__ __forceinline__ float fold_squares(const float* x, int g) {
+  const bool odd = g % 2 != 0, upper = g / 2 % 2 != 0;
+  float pair[2];
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    pair[i] = (odd ? x[2 + i] : x[i]) + __shfl_xor_sync(kAllLanes, odd ? x[i] : x[2 + i], 4);
+  }
+  const float sum = (upper ? pair[1] : pair[0]) + __shfl_xor_sync(kAllLanes, upper ? pair[0] : pair[1], 8);
+  return sum + __shfl_xor_sync(kAllLanes, sum, 16);
+}
+
+// Norm, gate and store of a chunk's output, row lane / 2, eight columns; the squares of all columns must be there.
+struct OutputRow {
+  float4 gate[2];
+  float* out = nullptr;  // null: not a row of the span
+  int row, column;
+
+  __device__ OutputRow(const SpanPart& part, int i, int warp, int lane)
+      : row(lane / 2), column(warp * 16 + lane % 2 * 8) {
+    if (i < part.first || row < part.first_live(i) || row >= part.end_live(i)) return;
+    const Layer& layer = part.sequence.layer;
+    const int64_t batch_row = part.sequence.row(part.chunk(i) * kChunk + row);
+    const float4* g =
+        reinterpret_cast<const float4*>(layer.gate.data + batch_row * layer.gate.stride + part.head * kDim + column);
+    gate[0] = ptx::load_stream(g);
+    gate[1] = ptx::load_stream(g + 1);
+    out = layer.out + batch_row * layer.out_stride + part.head * kDim + column;
+  }
+
+  __device__ void store(SpanShared& shared, const SpanPart& part, int i, int warp) const {
+    if (i < part.first) return;
+    const int use = part.use(i);
+    ptx::mbarrier_wait(&shared.normed, use & 1);
+    __syncwarp();
+    if (out == nullptr) return;
+    const float factor = kda::norm_factor(&shared.squares[use & 1][0][row], kChunk, part.sequence.layer.norm_eps);
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const float4 o = *reinterpret_cast<const float4*>(&shared.outputs[warp][row][column % 16 + 4 * half]),
+                   w = *reinterpret_cast<const float4*>(&shared.norm_weight[column + 4 * half]), g = gate[half];
+      const float4 y = o * factor * w;
+      ptx::store_stream(reinterpret_cast<float4*>(out) + half,
+                        float4{y.x * (g.x * fast_sigmoid(g.x)), y.y * (g.y * fast_sigmoid(g.y)),
+                               y.z * (g.z * fast_sigmoid(g.z)), y.w * (g.w * fast_sigmoid(g.w))});
+    }
+  }
+};
+
+// From the lane's four rows of the columns g and g + 8 to all rows of one of them, g + 8 (c % 2): the lanes of a quad
+// exchange columns, then rows.
+__device__ __forceinline__ void gather_column(float* x, const float (*a)[2], int c) {
+  const bool odd = c % 2 != 0, upper = c / 2 != 0;
+  float pair[8];  // rows 8 h + 4 (c / 2) + m at 4 h + m
+#pragma unroll
+  for (int r = 0; r < 4; ++r) {
+    const float keep = odd ? a[r][1] : a[r][0];
+    const float other = __shfl_xor_sync(kAllLanes, odd ? a[r][0] : a[r][1], 1);
+    pair[r / 2 * 4 + r % 2] = odd ? other : keep;
+    pair[r / 2 * 4 + 2 + r % 2] = odd ? keep : other;
+  }
+#pragma unroll
+  for (int i = 0; i < 8; ++i) {
+    const float other = __shfl_xor_sync(kAllLanes, pair[i], 2);
+    x[i / 4 * 8 + i % 4] = upper ? other : pair[i];
+    x[i / 4 * 8 + 4 + i % 4] = upper ? pair[i] : other;
+  }
+}
+
+// Forward substitution in one column: x becomes u, rounded. pairs: Lb [j][i].
+__device__ __forceinline__ void substitute(float* x, const float* pairs) {
+#pragma unroll
+  for (int j = 0; j < kChunk; ++j) {
+    x[j] = cuda::round_bf16(x[j]);
+#pragma unroll
+    for (int part = (j + 1) / 4; part < 4; ++part) {
+      const float4 l = *reinterpret_cast<const float4*>(pairs + j * kChunk + 4 * part);
+      if (4 * part > j) x[4 * part] = fmaf(-l.x, x[j], x[4 * part]);
+      if (4 * part + 1 > j) x[4 * part + 1] = fmaf(-l.y, x[j], x[4 * part + 1]);
+      if (4 * part + 2 > j) x[4 * part + 2] = fmaf(-l.z, x[j], x[4 * part + 2]);
+      if (4 * part + 3 > j) x[4 * part + 3] = fmaf(-l.w, x[j], x[4 * part + 3]);
+    }
+  }
+}
+
+// Back to operands: of the lane's rows, 2 c and 2 c + 1 of the columns g and g + 8, then the same 8 rows on.
+__device__ __forceinline__ void scatter_column(uint32_t* u, const float* x, int c) {
+  uint32_t rows[8];  // 2 m, 2 m + 1
+#pragma unroll
+  for (int m = 0; m < 8; ++m) rows[m] = __byte_perm(__float_as_uint(x[2 * m]), __float_as_uint(x[2 * m + 1]), 0x7632);
+  const bool odd = c % 2 != 0, upper = c / 2 != 0;
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const uint32_t* quad = rows + 4 * half;
+    const uint32_t even_rows = upper ? quad[2] : quad[0], odd_rows = upper ? quad[3] : quad[1];
+    const uint32_t own = odd ? odd_rows : even_rows;
+    const uint32_t other = __shfl_xor_sync(kAllLanes, odd ? even_rows : odd_rows, 1);
+    u[2 * half] = odd ? other : own;
+    u[2 * half + 1] = odd ? own : other;
+  }
+}
+
+// A part of a span; s is loaded, and holds the state after it at the end.
+__device__ __forceinline__ void run_part(SpanShared& shared, const SpanPart& part, const Blocks& blocks, float* s) {
+  const int thread = static_cast<int>(threadIdx.x), warp = thread / 32, lane = thread % 32, g = lane / 4, c = lane % 4;
+  const Sequence& sequence = part.sequence;
+  const PageId* const pages = sequence.span.pages[sequence.layer.journal.group].data();
+  const std::span<const AnchorWrite> writes = sequence.span.anchor_writes;
+  size_t write = 0;
+  while (write < writes.size() && writes[write].position <= part.chunk(part.first) * kChunk) ++write;
+  for (int i = part.first; i < part.end; ++i) {
+    const int use = part.use(i), stage = use % kStages, first = part.first_live(i), end = part.end_live(i);
+    const std::byte* const values = shared.stages[stage].values;
+    const auto row_numbers = [&](int at) { return reinterpret_cast<const float*>(values + at); };
+    const uint32_t keys = ptx::shared_address(shared.stages[stage].keys);
+    ptx::mbarrier_wait(&shared.full[stage], (use / kStages) & 1);
+    __syncwarp();
+    // The anchor term: hi(S) with [k; q].
+    float p[16];
+    uint32_t high[8][4];
+#pragma unroll
+    for (int k = 0; k < 8; ++k) {
+#pragma unroll
+      for (int x = 0; x < 4; ++x) high[k][x] = kda::high_planes(s[8 * k + 2 * x], s[8 * k + 2 * x + 1]);
+    }
+    ptx::wgmma_fence();
+#pragma unroll
+    for (int k = 0; k < 8; ++k) {
+      ptx::wgmma_bf16<32>(
+          p, high[k], ptx::wgmma_descriptor(keys + k / 4 * kKeyTile + k % 4 * 32, 16, 1024, ptx::Swizzle::k128), k > 0);
+    }
+    ptx::wgmma_commit();
+    // Meanwhile: the next blocks, the decay for the commit (in the last chunk for nothing), v, the row's numbers, the
+    // output of the chunk before.
+    const OutputRow before(part, i - 1, warp, lane);
+    const PageId page_id = pages[part.chunk(i)];
+    if (thread == 0 && i + kAhead < part.end) fetch_blocks(shared, part, blocks, i + kAhead);
+    __syncwarp();
+    const float decay = *row_numbers(kDecay);
+#pragma unroll
+    for (int x = 0; x < 64; ++x) s[x] *= decay;
+    float a[4][2], beta[4], scale[4], commit[4];
+#pragma unroll
+    for (int r = 0; r < 4; ++r) {
+      const int row = lane_row(r, c);
+      const uint16_t* v = reinterpret_cast<const uint16_t*>(values + kValues + row * kValuePitch) + warp * 16 + g;
+      a[r][0] = low_bf16(v[0]);
+      a[r][1] = low_bf16(v[8]);
+      beta[r] = row_numbers(kBetas)[row];
+      scale[r] = row_numbers(kScales)[row];
+      commit[r] = row_numbers(kCommits)[row];
+    }
+    before.store(shared, part, i - 1, warp);
+    ptx::wgmma_wait<0>();
+    ptx::pin<16>(p);
+    float o[8];
+#pragma unroll
+    for (int r = 0; r < 4; ++r) {
+      const int at = r / 2 * 4 + r % 2;
+      a[r][0] = beta[r] * (a[r][0] - scale[r] * p[at]);
+      a[r][1] = beta[r] * (a[r][1] - scale[r] * p[at + 2]);
+      o[at] = scale[r] * p[8 + at];
+      o[at + 2] = scale[r] * p[8 + at + 2];
+    }
+    if (first > 0) {
+      const Page page = sequence.page(part.chunk(i));
+#pragma unroll
+      for (int r = 0; r < 4; ++r) {
+        const int row = lane_row(r, c);
+        if (row >= first) continue;
+        a[r][0] = low_bf16(page.updates(part.head, row)[warp * 16 + g]);
+        a[r][1] = low_bf16(page.updates(part.head, row)[warp * 16 + g + 8]);
+      }
+    }
+    float column[kChunk];
+    gather_column(column, a, c);
+    substitute(column, row_numbers(0));
+    uint32_t u[4], w[4];
+    scatter_column(u, column, c);
+#pragma unroll
+    for (int x = 0; x < 4; ++x) w[x] = scale_rows(u[x], commit + x / 2 * 2);
+    ptx::wgmma_fence();
+    ptx::wgmma_bf16<16>(o, u,
+                        ptx::wgmma_descriptor(ptx::shared_address(values + kOutputs), 128, 256, ptx::Swizzle::kNone));
+    ptx::wgmma_commit();
+    ptx::wgmma_bf16<128, ptx::Major::kMN>(s, w, ptx::wgmma_descriptor(keys, kKeyTile, 1024, ptx::Swizzle::k128));
+    ptx::wgmma_commit();
+    ptx::wgmma_wait<1>();
+    ptx::pin<8>(o);
+    // o of row lane_row(r), columns g and g + 8, and their squares over the warp's columns.
+    float squares[4];
+#pragma unroll
+    for (int r = 0; r < 4; ++r) {
+      const int at = r / 2 * 4 + r % 2, row = lane_row(r, c);
+      shared.outputs[warp][row][g] = o[at];
+      shared.outputs[warp][row][g + 8] = o[at + 2];
+      squares[r] = fmaf(o[at + 2], o[at + 2], o[at] * o[at]);
+    }
+    const float sum = fold_squares(squares, g);
+    if (g < 4) shared.squares[use & 1][warp][lane_row(g % 2 * 2 + g / 2, c)] = sum;
+    __syncwarp();
+    if (lane == 0) ptx::mbarrier_arrive(&shared.normed);
+    if (page_id != kNoPage) {
+      const Page page = sequence.page(part.chunk(i));
+#pragma unroll
+      for (int r = 0; r < 4; ++r) {
+        const int row = lane_row(r, c);
+        if (row < first || row >= end) continue;
+        uint16_t* at = page.updates(part.head, row) + warp * 16 + g;
+        const uint32_t low = u[r / 2 * 2], high_column = u[r / 2 * 2 + 1];
+        at[0] = static_cast<uint16_t>(r % 2 == 0 ? low : low >> 16);
+        at[8] = static_cast<uint16_t>(r % 2 == 0 ? high_column : high_column >> 16);
+      }
+    }
+    ptx::wgmma_wait<0>();
+    ptx::pin<64>(s);
+    __syncwarp();
+    if (lane == 0) ptx::mbarrier_arrive(&shared.empty[stage]);
+    if (write < writes.size() && writes[write].position == part.chunk(i + 1) * kChunk) {
+      store_planes(s, sequence.anchor(writes[write].slot).planes(part.head) + warp * kda::kPlaneColumns + lane);
+      ++write;
+    }
+  }
+  const OutputRow last(part, part.end - 1, warp, lane);
+  last.store(shared, part, part.end - 1, warp);
+}
+
+// carry: S of a span that the launch before or after works on too, [head][64 KB].
+__global__ void __launch_bounds__(kSpanThreads, 1) span(const StepView* step, Layer layer, kda::ChunkRange range,
+                                                        Blocks blocks, const float4* carry_in, float4* carry_out) {
+  WEIR_DYNAMIC_SHARED(SpanShared, memory);
+  SpanShared& shared = *memory;
+  const int thread = static_cast<int>(threadIdx.x), warp = thread / 32, lane = thread % 32;
+  const kda::LongSpans spans(*step, reinterpret_cast<std::byte*>(memory + 1));
+  if (thread == 0) {
+    for (int i = 0; i < kStages; ++i) {
+      ptx::mbarrier_init(&shared.full[i], 1);
+      ptx::mbarrier_init(&shared.empty[i], kSpanWarps);
+    }
+    ptx::mbarrier_init(&shared.normed, kSpanWarps);
+    ptx::mbarrier_fence_init();
+  }
+  if (thread < kDim) shared.norm_weight[thread] = layer.norm_weight[thread];
+  __syncthreads();
+  int used = 0;
+  for (int item = static_cast<int>(blockIdx.x); item < spans.count() * layer.heads;
+       item += static_cast<int>(gridDim.x)) {
+    const kda::LongSpan entry = spans[item / layer.heads];
+    const SpanView& view = step->spans[static_cast<size_t>(entry.span)];
+    const int chunks = kda::span_chunks(view), block0 = entry.first_chunk - range.first;
+    const SpanPart part{{*step, view, layer},
+                        item % layer.heads,
+                        max(0, -block0),
+                        min(chunks, range.end - entry.first_chunk),
+                        block0,
+                        used};
+    if (part.first >= part.end) continue;
+    if (thread == 0) {
+      for (int i = part.first; i < part.end && i < part.first + kAhead; ++i) fetch_blocks(shared, part, blocks, i);
+    }
+    float s[64];
+    constexpr int kCarry = kDim * kDim / 4;
+    if (part.first == 0) {
+      const Anchor anchor = part.sequence.anchor(view.anchor);
+      load_planes(s, anchor ? anchor.planes(part.head) + warp * kda::kPlaneColumns + lane : nullptr);
+    } else {
+      load_carry(s, carry_in + part.head * kCarry);
+    }
+    run_part(shared, part, blocks, s);
+    if (part.end < chunks) store_carry(s, carry_out + part.head * kCarry);
+    used += part.end - part.first;
+  }
+  ptx::wait_for_previous();  // whoever comes next waits for this kernel alone
+}
+
+}  // namespace weir::gdn

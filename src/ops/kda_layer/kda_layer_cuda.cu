@@ -1,0 +1,124 @@
+#include <algorithm>
+#include <utility>
+
+#include "base/error.h"
+#include "ops/cuda_op.h"
+#include "ops/kda_layer/kda_decode_cuda.cuh"
+#include "ops/kda_layer/kda_layer.h"
+#include "ops/kda_layer/kda_prep_cuda.cuh"
+#include "ops/kda_layer/kda_span_cuda.cuh"
+
+namespace weir {
+namespace {
+
+using cuda::allow_shared;
+using cuda::launch;
+
+constexpr int64_t kStateBytes = int64_t{kda::kDim} * kda::kDim * 4;
+
+template <bool kBounded>
+class KdaLayer final : public CudaOp {
+ public:
+  KdaLayer(CudaDevice& device, std::string name, const KdaLayerArgs& args)
+      : CudaOp(device, std::move(name)), layer_(layer(device, args)) {
+    const int64_t chunk_bytes = args.heads * kda::kBlockBytes;
+    chunks_ = static_cast<int>(std::max<int64_t>(1, args.workspace_bytes / chunk_bytes));
+    carry_offset_ = chunks_ * chunk_bytes;
+    device.reserve_workspace(carry_offset_ + 2 * args.heads * kStateBytes);
+    device.launched(allow_shared(&kda::decode<kBounded>, sizeof(kda::DecodeShared<kBounded>)));
+    device.launched(allow_shared(&kda::prep<kBounded>, device.shared_limit()));
+    device.launched(allow_shared(&kda::span, device.shared_limit()));
+  }
+
+  void enqueue(const StepBounds& bounds) override {
+    if (bounds.rows < 1 || bounds.spans < 1) return;
+    launch(device(),
+           {.grid = int64_t{bounds.spans} * layer_.heads,
+            .block = kda::kDecodeWarps * 32,
+            .shared_bytes = sizeof(kda::DecodeShared<kBounded>),
+            .overlap = true},
+           &kda::decode<kBounded>, device().step(), layer_);
+    if (bounds.longest_span > 1) enqueue_long(bounds);
+  }
+
+  Cost cost(int32_t rows, int64_t position) const override {
+    const int64_t first = position - rows + 1, start = first == 0 ? 0 : (first - 1) / kPagePositions * kPagePositions;
+    const int64_t commits = position / kPagePositions - start / kPagePositions;
+    const int64_t earlier = first - start, plane = kda::kPlaneBytes, row = kda::kRowBytes;
+    int64_t bytes = rows * (kda::kPageHeadBytes / kda::kChunk);
+    if (start > 0) bytes += plane * (rows > 1 || commits > 0 ? 2 : 1);
+    if (commits > 0) bytes += 2 * plane;
+    if (first > 0) bytes += 3 * kda::kHistory * row;
+    if (earlier > 0) bytes += 2 * earlier * row + 2 * row * (kBounded ? 1 : earlier);  // G: the newest, or all
+    Cost cost;
+    cost.state_bytes = layer_.heads * bytes;
+    const double square = static_cast<double>(layer_.heads) * kda::kDim * kda::kDim;
+    cost.flops = 4 * square * rows + 33 * square * static_cast<double>(commits);
+    return cost;
+  }
+
+ private:
+  static kda::Rows rows(const KdaRows& rows) { return {rows.data, rows.stride}; }
+
+  static kda::Layer layer(CudaDevice& device, const KdaLayerArgs& args) {
+    const int64_t channels = args.heads * kKdaHeadDim;
+    return {.heads = static_cast<int>(args.heads),
+            .lower_bound = args.lower_bound,
+            .l2_eps = args.l2_eps,
+            .norm_eps = args.norm_eps,
+            .conv = {device.upload(args.q_conv, channels * kKdaTaps), device.upload(args.k_conv, channels * kKdaTaps),
+                     device.upload(args.v_conv, channels * kKdaTaps)},
+            .a = device.upload(args.a, args.heads),
+            .dt_bias = device.upload(args.dt_bias, channels),
+            .norm_weight = device.upload(args.norm_weight, kKdaHeadDim),
+            .journal = args.journal,
+            .state = args.state,
+            .inputs = {rows(args.q), rows(args.k), rows(args.v)},
+            .f = rows(args.f),
+            .beta_logit = rows(args.beta_logit),
+            .gate = rows(args.gate),
+            .out = args.out,
+            .out_stride = args.out_stride};
+  }
+
+  // The chunks of spans of two rows and more: at most as many as rows, and two beyond each span's sixteenths.
+  void enqueue_long(const StepBounds& bounds) {
+    const int chunks =
+        static_cast<int>(std::min<int64_t>(bounds.rows, bounds.rows / kPagePositions + 2 * int64_t{bounds.spans}));
+    const int64_t table = kda::LongSpans::shared_bytes(bounds.spans);
+    std::byte* const blocks = device().workspace();
+    float4* const carry = reinterpret_cast<float4*>(blocks + carry_offset_);
+    const int64_t carry_size = layer_.heads * kStateBytes / static_cast<int64_t>(sizeof(float4));
+    for (int first = 0, turn = 0; first < chunks; first += chunks_, turn ^= 1) {
+      const kda::ChunkRange range{first, std::min(first + chunks_, chunks)};
+      const int64_t prep_blocks =
+          (int64_t{range.end - range.first} * layer_.heads + kda::kPrepWarps - 1) / kda::kPrepWarps;
+      launch(device(),
+             {.grid = std::min<int64_t>(prep_blocks, device().sm_count() * (kBounded ? 3 : 2)),
+              .block = kda::kPrepWarps * 32,
+              .shared_bytes = kda::prep_shared_bytes<kBounded>() + table,
+              .overlap = true},
+             &kda::prep<kBounded>, device().step(), layer_, range, blocks);
+      launch(device(),
+             {.grid = std::min<int64_t>(int64_t{bounds.spans} * layer_.heads, device().sm_count()),
+              .block = kda::kSpanThreads,
+              .shared_bytes = static_cast<int64_t>(sizeof(kda::SpanShared)) + table,
+              .overlap = true},
+             &kda::span, device().step(), layer_, range, blocks, carry + turn * carry_size,
+             carry + (turn ^ 1) * carry_size);
+    }
+  }
+
+  kda::Layer layer_;
+  int chunks_ = 0;
+  int64_t carry_offset_ = 0;
+};
+
+}  // namespace
+
+std::unique_ptr<BoundOp> bind_kda_layer_cuda(CudaDevice& device, std::string name, const KdaLayerArgs& args) {
+  if (args.bounded) return std::make_unique<KdaLayer<true>>(device, std::move(name), args);
+  return std::make_unique<KdaLayer<false>>(device, std::move(name), args);
+}
+
+}  // namespace weir

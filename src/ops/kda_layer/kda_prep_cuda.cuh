@@ -1,0 +1,390 @@
+// Spans of more than one row, first part: what needs no anchor, a warp for each chunk of each head. It leaves a block
+// (kda_layout.h) for the serial kernel, and the journal's keys, G and convolution inputs.
+// A lane has the channels 4 lane to 4 lane + 3: step lane / 4, and there the places of quad lane lane % 4.
+#pragma once
+
+#include "ops/kda_layer/kda_cuda.cuh"
+#include "ops/kda_layer/kda_spans_cuda.cuh"
+
+namespace weir::kda {
+
+constexpr int kPrepWarps = 4;
+constexpr int kPrepBlock = kBlockValues;  // v goes straight to global memory
+constexpr int kPrepDecays = kChunk * kDim * 4;
+constexpr int kOperandTile = 4096, kKeyTile = 2048;  // of [kt; qt], of kn
+
+template <bool kBounded>
+constexpr int prep_shared_bytes() {
+  return kPrepWarps * (kPrepBlock + (kBounded ? 0 : kPrepDecays));
+}
+
+// A chunk of a head of a span. Rows [first, end) are the span's; those before come from the journal.
+struct PrepChunk {
+  Head head;
+  int64_t start;  // position of row 0
+  int first, end;
+  Page page;
+  Anchor next;  // the anchor after the chunk, when this step writes it
+
+  __device__ PrepChunk(const Head& h, int64_t chunk) : head(h), start(chunk * kChunk), page(h.page(chunk)) {
+    const int64_t before = head.span.first_position - start, after = head.span.last_position() + 1 - start;
+    first = static_cast<int>(before < 0 ? 0 : before < kChunk ? before : kChunk);
+    end = static_cast<int>(after < kChunk ? after : kChunk);
+    next = head.written(start + kChunk);
+  }
+  __device__ bool live(int row) const { return row >= first && row < end; }
+};
+
+// The lane's channels of one buffer's rows in a chunk.
+class ChunkRows {
+ public:
+  __device__ ChunkRows(const PrepChunk& chunk, const Rows& rows, int lane)
+      : at_(reinterpret_cast<const float4*>(chunk.head.row(rows, chunk.start)) + lane), stride_(rows.stride / 4) {}
+  __device__ float4 operator[](int row) const { return ptx::load_stream(at_ + row * stride_); }
+
+ private:
+  const float4* at_;
+  int64_t stride_;
+};
+
+// One input's live rows through the convolution, in order.
+class Convolution {
+ public:
+  __device__ Convolution(const PrepChunk& chunk, int which, int lane)
+      : chunk_(chunk), rows_(chunk, chunk.head.layer.inputs[which], lane), which_(which), lane_(lane) {
+    const float4* taps =
+        reinterpret_cast<const float4*>(chunk.head.layer.conv[which]) + chunk.head.head * kDim + 4 * lane;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) taps_[i] = taps[i];
+#pragma unroll
+    for (int i = 0; i < kHistory; ++i) {
+      const int row = chunk.first - kHistory + i;
+      const int64_t position = chunk.start + row;
+      if (position >= chunk.head.span.first_position) {
+        earlier_[i] = pack4(rows_[row]);
+      } else {
+        const uint16_t* stored = chunk.head.stored_input(which, position);
+        earlier_[i] = stored == nullptr ? uint2{0, 0} : *reinterpret_cast<const uint2*>(stored + 4 * lane);
+      }
+    }
+  }
+
+  __device__ uint2 input(int row) const { return chunk_.live(row) ? pack4(rows_[row]) : uint2{0, 0}; }
+
+  // The result for a row whose input is x; something finite where not live.
+  __device__ float4 next(int row, uint2 x) {
+    if (chunk_.page && chunk_.live(row)) *reinterpret_cast<uint2*>(chunk_.page.inputs(which_, row) + 4 * lane_) = x;
+    const float4 s = convolve4(taps_, earlier_[0], earlier_[1], earlier_[2], x);
+    if (row >= chunk_.first) earlier_[0] = earlier_[1], earlier_[1] = earlier_[2], earlier_[2] = x;
+    return s;
+  }
+
+  // After the last row of a full chunk: the window of the anchor behind it.
+  __device__ void finish() const {
+    if (!chunk_.next) return;
+#pragma unroll
+    for (int i = 0; i < kHistory; ++i)
+      *reinterpret_cast<uint2*>(chunk_.next.window(which_, i) + 4 * lane_) = earlier_[i];
+  }
+
+ private:
+  const PrepChunk& chunk_;
+  const ChunkRows rows_;
+  int which_, lane_;
+  float4 taps_[4];
+  uint2 earlier_[kHistory];  // oldest first
+};
+
+__device__ __forceinline__ void prep_values(const PrepChunk& chunk, std::byte* block, int lane) {
+  Convolution convolution(chunk, kV, lane);
+#pragma unroll
+  for (int first = 0; first < kChunk; first += 8) {
+    uint2 x[8];
+#pragma unroll
+    for (int i = 0; i < 8; ++i) x[i] = convolution.input(first + i);
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      reinterpret_cast<uint2*>(block + kBlockValues + (first + i) * kValuePitch)[lane] =
+          pack4(convolution.next(first + i, x[i]));
+    }
+  }
+  convolution.finish();
+}
+
+// Sums over the warp of eight values, in the order of cuda::warp_sum; value i ends in lane 16 i2 + 8 i1 + 4 i0 + x.
+template <int kCount>
+__device__ __forceinline__ void fold(float* v, int lane) {
+  const bool upper = (lane & (4 * kCount)) != 0;
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) {
+    const float give = upper ? v[i] : v[i + kCount], keep = upper ? v[i + kCount] : v[i];
+    v[i] = keep + __shfl_xor_sync(kAllLanes, give, 4 * kCount);
+  }
+}
+__device__ __forceinline__ float fold8(float* v, int lane) {
+  fold<4>(v, lane);
+  fold<2>(v, lane);
+  fold<1>(v, lane);
+  return cuda::warp_sum<4>(v[0]);
+}
+__device__ constexpr int fold8_lane(int i) { return 4 * i; }
+
+// A row's channels of this lane, in the places of operand tiles that begin kTile bytes apart.
+template <int kTile>
+__device__ __forceinline__ void store_operand(std::byte* tiles, int row, int lane, uint2 x) {
+  const uint32_t low = static_cast<uint32_t>(((lane / 4 % 4 * 2) ^ (row % 8)) << 4);
+  std::byte* at = tiles + lane / 16 * kTile + row * 128 + lane % 4 * 4;
+  *reinterpret_cast<uint32_t*>(at + low) = x.x;
+  *reinterpret_cast<uint32_t*>(at + (low ^ 16)) = x.y;
+}
+
+// The 16 x 16 products of the block's operands, [k; q] by rows, with the rows of `other` as columns. Accumulators of
+// lane 4 g + c: [x][2 r + e] is row g + 8 r, column 8 x + 2 c + e.
+struct PairSums {
+  float keys[2][4] = {}, queries[2][4] = {};
+};
+template <int kOtherTile, bool kKeys = true>
+__device__ __forceinline__ void pair_chain(PairSums& sums, const std::byte* block, const std::byte* other, int lane) {
+  const int row = lane % 16, column = lane % 8 + lane / 16 * 8;
+#pragma unroll
+  for (int k = 0; k < 8; ++k) {
+    const int tile = k / 4, chunk = k % 4 * 2;
+    const uint32_t at =
+        ptx::shared_address(block + tile * kOperandTile + row * 128 + (((chunk + lane / 16) ^ (row % 8)) << 4));
+    uint32_t keys[4], queries[4], b[4];
+    if constexpr (kKeys) ptx::load_matrix_x4(keys, at);
+    ptx::load_matrix_x4(queries, at + kChunk * 128);
+    ptx::load_matrix_x4(b, ptx::shared_address(other + tile * kOtherTile + column * 128 +
+                                               (((chunk + lane / 8 % 2) ^ (column % 8)) << 4)));
+#pragma unroll
+    for (int x = 0; x < 2; ++x) {
+      if constexpr (kKeys) ptx::mma_bf16(sums.keys[x], keys, b[2 * x], b[2 * x + 1]);
+      ptx::mma_bf16(sums.queries[x], queries, b[2 * x], b[2 * x + 1]);
+    }
+  }
+}
+// sums takes what other has where `of(row, column)` says so.
+template <class Of>
+__device__ __forceinline__ void select_pairs(PairSums& sums, const PairSums& other, int lane, const Of& of) {
+#pragma unroll
+  for (int i = 0; i < 8; ++i) {
+    const int row = lane / 4 + i % 4 / 2 * 8, column = 8 * (i / 4) + lane % 4 * 2 + i % 2;
+    if (!of(row, column)) continue;
+    sums.keys[i / 4][i % 4] = other.keys[i / 4][i % 4];
+    sums.queries[i / 4][i % 4] = other.queries[i / 4][i % 4];
+  }
+}
+
+// beta is of row `lane`.
+__device__ __forceinline__ void store_pairs(std::byte* block, const PairSums& sums, float beta, int lane) {
+  const int g = lane / 4, c = lane % 4;
+#pragma unroll
+  for (int x = 0; x < 2; ++x) {
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const int i = g + 8 * r, j = 8 * x + 2 * c;
+      const float scale = __shfl_sync(kAllLanes, beta, i);
+      const float *key = sums.keys[x] + 2 * r, *query = sums.queries[x] + 2 * r;
+      reinterpret_cast<float2*>(block + kBlockPairs + (4 * x + c) * 128)[i] = {j < i ? scale * key[0] : 0.f,
+                                                                               j + 1 < i ? scale * key[1] : 0.f};
+      *reinterpret_cast<uint32_t*>(block + kBlockOutput + r * 256 + x * 128 + g * 16 + c * 4) =
+          pack_bf16(j <= i ? query[0] : 0.f, j + 1 <= i ? query[1] : 0.f);
+    }
+  }
+}
+
+// kd transposed: channel 4 lane + x is row 16 step + 8 (x / 2) + 2 c + x % 2. kd(x, m): rows 2 m and 2 m + 1 of it.
+template <class Commit>
+__device__ __forceinline__ void store_commit(std::byte* block, int lane, const Commit& kd) {
+#pragma unroll
+  for (int x = 0; x < 4; ++x) {
+    uint32_t o[8];
+#pragma unroll
+    for (int m = 0; m < 8; ++m) o[m] = kd(x, m);
+    std::byte* at = block + kBlockCommit + (2 * (lane / 4) + x / 2) * 256 + (2 * (lane % 4) + x % 2) * 16;
+    *reinterpret_cast<uint4*>(at) = {o[0], o[1], o[2], o[3]};
+    *reinterpret_cast<uint4*>(at + 128) = {o[4], o[5], o[6], o[7]};
+  }
+}
+__device__ __forceinline__ float channel(uint2 x, int i) {
+  const uint32_t word = i < 2 ? x.x : x.y;
+  return i % 2 == 0 ? low_bf16(word) : high_bf16(word);
+}
+__device__ __forceinline__ float channel(const float4& x, int i) {
+  return i == 0 ? x.x : i == 1 ? x.y : i == 2 ? x.z : x.w;
+}
+
+// Rows through convolution, norm and gate: take(row, live, q, k, G) for every row of the chunk, ascending; q and k are
+// 0 where not live, G is the sum so far.
+template <bool kBounded, class Take>
+__device__ __forceinline__ float4 prep_rows(const PrepChunk& chunk, int lane, const Take& take) {
+  const Layer& layer = chunk.head.layer;
+  Convolution queries(chunk, kQ, lane), keys(chunk, kK, lane);
+  const ChunkRows decay_rows(chunk, layer.f, lane);
+  const float4 bias = reinterpret_cast<const float4*>(layer.dt_bias + chunk.head.head * kDim)[lane];
+  const float a = layer.a[chunk.head.head];
+  float4 total = {0.f, 0.f, 0.f, 0.f};
+  if (kBounded && chunk.first > 0) total = reinterpret_cast<const float4*>(chunk.page.decays(chunk.first - 1))[lane];
+#pragma unroll
+  for (int start = 0; start < kChunk; start += 4) {
+    uint2 xq[4], xk[4];
+    float4 f[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      xq[i] = queries.input(start + i);
+      xk[i] = keys.input(start + i);
+      f[i] = chunk.live(start + i) ? decay_rows[start + i] : float4{0.f, 0.f, 0.f, 0.f};
+    }
+    float4 q[4], k[4];
+    float sums[8];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      q[i] = queries.next(start + i, xq[i]);
+      k[i] = keys.next(start + i, xk[i]);
+      sums[2 * i] = square_sum(q[i]);
+      sums[2 * i + 1] = square_sum(k[i]);
+    }
+    const float factor = ptx::inverse_root_approx(fold8(sums, lane) + layer.l2_eps);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int row = start + i;
+      const bool live = chunk.live(row);
+      const float of_q = __shfl_sync(kAllLanes, factor, fold8_lane(2 * i)),
+                  of_k = __shfl_sync(kAllLanes, factor, fold8_lane(2 * i + 1));
+      const float4 g = log_decay4<kBounded>(f[i], bias, a, layer.lower_bound);
+      if (live) total = total + g;
+      if (!kBounded && row < chunk.first) total = reinterpret_cast<const float4*>(chunk.page.decays(row))[lane];
+      take(row, live, q[i] * (live ? of_q : 0.f) * kQueryScale, k[i] * (live ? of_k : 0.f), total);
+      if (live && chunk.page) reinterpret_cast<float4*>(chunk.page.decays(row))[lane] = total;
+    }
+  }
+  queries.finish();
+  keys.finish();
+  return total;
+}
+
+// What the block needs of keys, queries and gates. Bounded: kn stands where kd transposed will be.
+__device__ __forceinline__ void prep_bounded(const PrepChunk& chunk, std::byte* block, float beta, int lane) {
+  std::byte* const other = block + kBlockCommit;
+  uint2 kn[kChunk];
+  const float4 total = prep_rows<true>(chunk, lane, [&](int row, bool live, float4 q, float4 k, float4 sum) {
+    uint2 x = pack4(k * fast_exp4({-sum.x, -sum.y, -sum.z, -sum.w}));
+    if (live && chunk.page) reinterpret_cast<uint2*>(chunk.page.keys(row))[lane] = x;
+    if (row < chunk.first) x = reinterpret_cast<const uint2*>(chunk.page.keys(row))[lane];
+    const float4 e = fast_exp4(sum);
+    store_operand<kOperandTile>(block, row, lane, pack4(k * e));
+    store_operand<kOperandTile>(block, kChunk + row, lane, pack4(q * e));
+    store_operand<kKeyTile>(other, row, lane, x);
+    kn[row] = x;
+  });
+  __syncwarp();
+  PairSums sums;
+  pair_chain<kKeyTile>(sums, block, other, lane);
+  store_pairs(block, sums, beta, lane);
+  __syncwarp();
+  const float4 e = fast_exp4(total);
+  reinterpret_cast<float4*>(block + kBlockDecay)[lane] = e;
+  store_commit(block, lane, [&](int x, int m) {
+    return pack_bf16(channel(kn[2 * m], x) * channel(e, x), channel(kn[2 * m + 1], x) * channel(e, x));
+  });
+}
+
+// Unbounded: one product of all rows for each level b; a row is scaled relative to the middle of its block of 2^(b+1)
+// rows, and pairs that this middle separates are taken. decays: the lane's column of G.
+__device__ __forceinline__ void prep_unbounded(const PrepChunk& chunk, std::byte* block, float4* decays, float beta,
+                                               int lane) {
+  uint2 q[kChunk], k[kChunk];
+  const float4 total = prep_rows<false>(chunk, lane, [&](int row, bool live, float4 query, float4 key, float4 sum) {
+    q[row] = pack4(query);
+    k[row] = pack4(key);
+    if (live && chunk.page) reinterpret_cast<uint2*>(chunk.page.keys(row))[lane] = k[row];
+    if (row < chunk.first) k[row] = reinterpret_cast<const uint2*>(chunk.page.keys(row))[lane];
+    decays[row * 32] = sum;
+  });
+  PairSums sums;
+#pragma unroll
+  for (int b = 3; b >= 0; --b) {
+#pragma unroll
+    for (int row = 0; row < kChunk; ++row) {
+      const bool upper = ((row >> b) & 1) != 0;
+      const float4 middle = decays[(((row >> b) | 1) << b) * 32 - 32], g = decays[row * 32];
+      const float4 e = fast_exp4(upper ? g - middle : middle - g);
+      store_operand<kOperandTile>(block, row, lane, pack4(unpack4(k[row]) * e));
+      if (upper) store_operand<kOperandTile>(block, kChunk + row, lane, pack4(unpack4(q[row]) * e));
+    }
+    __syncwarp();
+    PairSums level;
+    pair_chain<kOperandTile>(level, block, block, lane);
+    select_pairs(sums, level, lane, [b](int row, int column) { return row > column && (row ^ column) >> b == 1; });
+    __syncwarp();
+  }
+  PairSums own;
+#pragma unroll
+  for (int row = 0; row < kChunk; ++row) {
+    store_operand<kOperandTile>(block, row, lane, k[row]);
+    store_operand<kOperandTile>(block, kChunk + row, lane, q[row]);
+  }
+  __syncwarp();
+  pair_chain<kOperandTile, false>(own, block, block, lane);
+  select_pairs(sums, own, lane, [](int row, int column) { return row == column; });
+  store_pairs(block, sums, beta, lane);
+  __syncwarp();
+#pragma unroll
+  for (int row = 0; row < kChunk; ++row) {
+    const float4 g = decays[row * 32], e = fast_exp4(g);
+    store_operand<kOperandTile>(block, row, lane, pack4(unpack4(k[row]) * e));
+    store_operand<kOperandTile>(block, kChunk + row, lane, pack4(unpack4(q[row]) * e));
+    k[row] = pack4(unpack4(k[row]) * fast_exp4(total - g));
+  }
+  reinterpret_cast<float4*>(block + kBlockDecay)[lane] = fast_exp4(total);
+  store_commit(block, lane, [&](int x, int m) {
+    const uint2 even = k[2 * m], odd = k[2 * m + 1];
+    return __byte_perm(x < 2 ? even.x : even.y, x < 2 ? odd.x : odd.y, x % 2 == 0 ? 0x5410 : 0x7632);
+  });
+}
+
+// Blocks lie in the order [chunk - range.first][head].
+template <bool kBounded>
+__global__ void __launch_bounds__(kPrepWarps * 32, kBounded ? 3 : 2)
+    prep(const StepView* step, Layer layer, ChunkRange range, std::byte* blocks) {
+  WEIR_DYNAMIC_SHARED(std::byte, shared);
+  const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
+  const LongSpans spans(*step, shared + prep_shared_bytes<kBounded>());
+  ptx::let_next_start();
+  ptx::wait_for_previous();
+  std::byte* const block = shared + warp * kPrepBlock;
+  float4* const decays = reinterpret_cast<float4*>(shared + kPrepWarps * kPrepBlock + warp * kPrepDecays) + lane;
+  const int items = (min(range.end, spans.chunks()) - range.first) * layer.heads;
+  for (int item = static_cast<int>(blockIdx.x) * kPrepWarps + warp; item < items;
+       item += static_cast<int>(gridDim.x) * kPrepWarps) {
+    const int number = range.first + item / layer.heads;
+    const LongSpan& entry = spans.of(number);
+    const SpanView& span = step->spans[static_cast<size_t>(entry.span)];
+    const PrepChunk chunk({*step, span, layer, item % layer.heads},
+                          span.anchor_position / kChunk + number - entry.first_chunk);
+    std::byte* const to = blocks + int64_t{item} * kBlockBytes;
+    prep_values(chunk, to, lane);
+    float beta = 0.f;  // of row `lane`
+    if (lane < kChunk && chunk.live(lane)) {
+      const int64_t row = span.first_row + chunk.start + lane - span.first_position;
+      beta = fast_sigmoid(layer.beta_logit.data[row * layer.beta_logit.stride + chunk.head.head]);
+    }
+    ptx::wait_bulk_stores_read<0>();  // of the item before
+    __syncwarp();
+    if (lane < kChunk) reinterpret_cast<float*>(block + kBlockBeta)[lane] = beta;
+    if constexpr (kBounded) {
+      prep_bounded(chunk, block, beta, lane);
+    } else {
+      prep_unbounded(chunk, block, decays, beta, lane);
+    }
+    ptx::fence_async_shared();
+    __syncwarp();
+    if (lane == 0) {
+      ptx::bulk_store(to, block, kPrepBlock);
+      ptx::commit_bulk_stores();
+    }
+  }
+  ptx::wait_bulk_stores<0>();
+}
+
+}  // namespace weir::kda
