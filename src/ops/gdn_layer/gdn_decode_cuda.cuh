@@ -82,7 +82,7 @@ __device__ __forceinline__ void decode_key(DecodeShared& shared, const DecodeRow
   const float4 w[4] = {taps[0], taps[1], taps[2], taps[3]};
   const float4 s = kda::convolve4(w, earlier_input(r, which, 3, lane), earlier_input(r, which, 2, lane),
                                   earlier_input(r, which, 1, lane), x);
-  const float factor = cuda::ptx::inverse_root_approx(cuda::warp_sum(kda::square_sum(s)) + layer.l2_eps);
+  const float factor = ptx::inverse_root_approx(cuda::warp_sum(kda::square_sum(s)) + layer.l2_eps);
   const uint2 y = kda::pack4(which == kQ ? s * factor * kda::kQueryScale : s * factor);
   reinterpret_cast<uint2*>(shared.own[which == kQ ? 1 : 0])[lane] = y;
   if (!r.now || !layer.is_first(r.head)) return;

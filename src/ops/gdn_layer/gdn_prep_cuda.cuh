@@ -128,7 +128,7 @@ __device__ __forceinline__ void prep_rows(const PrepChunk& chunk, int key_head, 
       sums[2 * i] = kda::square_sum(q[i]);
       sums[2 * i + 1] = kda::square_sum(k[i]);
     }
-    const float factor = cuda::ptx::inverse_root_approx(kda::fold8(sums, lane) + layer.l2_eps);
+    const float factor = ptx::inverse_root_approx(kda::fold8(sums, lane) + layer.l2_eps);
 #pragma unroll
     for (int i = 0; i < kAtOnce; ++i) {
       const int row = start + i;

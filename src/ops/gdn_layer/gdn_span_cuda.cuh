@@ -33,14 +33,12 @@ struct SpanPart {
   int used;    // chunks that the thread block has worked on before
 
   __device__ int64_t chunk(int i) const { return sequence.span.anchor_position / kChunk + i; }
-  __device__ int first_live(int i) const {
-    const int64_t row = sequence.span.first_position - chunk(i) * kChunk;
-    return static_cast<int>(row < 0 ? 0 : row < kChunk ? row : kChunk);
+  // Rows of chunk i before the span, and before its end.
+  __device__ int old_rows() const {
+    return static_cast<int>(sequence.span.first_position - sequence.span.anchor_position);
   }
-  __device__ int end_live(int i) const {
-    const int64_t row = sequence.span.last_position() + 1 - chunk(i) * kChunk;
-    return static_cast<int>(row < kChunk ? row : kChunk);
-  }
+  __device__ int first_live(int i) const { return min(max(old_rows() - i * kChunk, 0), kChunk); }
+  __device__ int end_live(int i) const { return min(old_rows() + sequence.span.rows - i * kChunk, kChunk); }
   __device__ int use(int i) const { return used + i - first; }
 };
 
@@ -98,6 +96,18 @@ __device__ __forceinline__ void fetch_blocks(SpanShared& shared, const SpanPart&
 
 // The four rows of a lane in a chunk: 2 c, 2 c + 1, 8 + 2 c, 9 + 2 c.
 __device__ __forceinline__ int lane_row(int r, int c) { return r / 2 * 8 + 2 * c + r % 2; }
+
+// kda::column_squares of four rows at once; row 2 (g % 2) + g / 2 % 2 in lane 4 g + c.
+__device__ __forceinline__ float fold_squares(const float* x, int g) {
+  const bool odd = g % 2 != 0, upper = g / 2 % 2 != 0;
+  float pair[2];
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    pair[i] = (odd ? x[2 + i] : x[i]) + __shfl_xor_sync(kAllLanes, odd ? x[i] : x[2 + i], 4);
+  }
+  const float sum = (upper ? pair[1] : pair[0]) + __shfl_xor_sync(kAllLanes, upper ? pair[0] : pair[1], 8);
+  return sum + __shfl_xor_sync(kAllLanes, sum, 16);
+}
 
 // Norm, gate and store of a chunk's output, row lane / 2, eight columns; the squares of all columns must be there.
 struct OutputRow {
@@ -277,14 +287,16 @@ __device__ __forceinline__ void run_part(SpanShared& shared, const SpanPart& par
     ptx::wgmma_wait<1>();
     ptx::pin<8>(o);
     // o of row lane_row(r), columns g and g + 8, and their squares over the warp's columns.
+    float squares[4];
 #pragma unroll
     for (int r = 0; r < 4; ++r) {
       const int at = r / 2 * 4 + r % 2, row = lane_row(r, c);
       shared.outputs[warp][row][g] = o[at];
       shared.outputs[warp][row][g + 8] = o[at + 2];
-      const float squares = kda::column_squares(o[at], o[at + 2]);
-      if (g == 0) shared.squares[use & 1][warp][row] = squares;
+      squares[r] = fmaf(o[at + 2], o[at + 2], o[at] * o[at]);
     }
+    const float sum = fold_squares(squares, g);
+    if (g < 4) shared.squares[use & 1][warp][lane_row(g % 2 * 2 + g / 2, c)] = sum;
     __syncwarp();
     if (lane == 0) ptx::mbarrier_arrive(&shared.normed);
     if (page_id != kNoPage) {

@@ -63,8 +63,8 @@ class ModelBench {
     allow_products(m_.format);
     const int64_t pairs = kMostTokens * m_.top_k;
     x_ = random_array<float>(device, kMostTokens * m_.in);
-    rounded_ = random_array<uint16_t>(device, kMostTokens * gate_up_.width());
-    h_ = random_array<uint16_t>(device, pairs * down_.width());
+    rounded_ = random_array<uint16_t>(device, (pairs + 8 * m_.experts) * gate_up_.width());
+    h_ = random_array<uint16_t>(device, (pairs + 8 * m_.experts) * down_.width());
     z_ = random_array<float>(device, pairs * m_.out);
     y_ = random_array<float>(device, kMostTokens * m_.out);
     weights_ = random_array<float>(device, pairs);
@@ -136,19 +136,20 @@ class ModelBench {
     report_.add(row);
   }
 
-  int32_t tile_rows() const { return pair_tile_rows(tokens_); }
+  int32_t tile_rows() const { return pair_tile_rows(tokens_, m_.top_k, m_.experts, m_.format, m_.format); }
+  bool many() const { return tile_rows() > kMostFewRows; }
   void plan(const Set& set) {
-    plan_pairs(device_, tokens_,
-               {.ids = set.ids,
-                .experts = static_cast<int32_t>(m_.experts),
-                .top_k = static_cast<int32_t>(m_.top_k),
-                .tile_rows = tile_rows(),
-                .x = x_,
-                .x_stride = m_.in,
-                .in = m_.in,
-                .rounded = rounded_,
-                .width = gate_up_.width()},
-               set.plan);
+    const PlanArgs plan{.ids = set.ids,
+                        .experts = static_cast<int32_t>(m_.experts),
+                        .top_k = static_cast<int32_t>(m_.top_k),
+                        .tile_rows = tile_rows(),
+                        .x = x_,
+                        .x_stride = m_.in,
+                        .in = m_.in,
+                        .rounded = many() ? nullptr : rounded_,
+                        .width = gate_up_.width()};
+    plan_pairs(device_, tokens_, plan, set.plan);
+    if (many()) gather_pairs(device_, tokens_, plan, set.plan, rounded_);
   }
   void multiply_gate_up(const Set& set) {
     multiply_pairs(device_, tile_rows(),
@@ -157,7 +158,11 @@ class ModelBench {
                     .x = rounded_,
                     .row_of = set.plan.row_of,
                     .out = {.hidden = true,
-                            .h = {.act = m_.act, .inter = m_.inter, .h = h_, .width = down_.width()}}});
+                            .h = {.act = m_.act,
+                                  .inter = m_.inter,
+                                  .h = h_,
+                                  .width = down_.width(),
+                                  .columns = many()}}});
   }
   void multiply_down(const Set& set) {
     multiply_pairs(device_, tile_rows(),
