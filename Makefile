@@ -15,9 +15,9 @@ Q := $(if $(filter 1,$(V)),,@)
 NINJA = ninja -j $(JOBS) $(if $(filter 1,$(V)),-v) -C
 CTEST = ctest --output-on-failure -j$(TEST_JOBS) $(if $(filter 1,$(V)),-V) --test-dir
 
-SOURCES = $(shell find src tests bench -name '*.cpp' -o -name '*.h')
+SOURCES = $(shell find src tests bench -name '*.cpp' -o -name '*.h' -o -name '*.cu' -o -name '*.cuh')
 
-.PHONY: build setup run test check-asan check-tsan equality fuzz bench format check-format clean help
+.PHONY: build setup run test check-asan check-tsan equality fuzz bench cuda-bench format check-format clean help
 .NOTPARALLEL:
 
 build: $(BUILD)/build.ninja  ## the program, at build/weir
@@ -52,9 +52,13 @@ fuzz:  ## the fuzz targets, SECONDS_EACH seconds each, with the parsers' line co
 
 bench: setup $(BUILD)/build.ninja  ## build and run the benches of the ops (some minutes)
 	$(Q)$(NINJA) $(BUILD) benches
-	$(Q)set -e; for bench in $$(find $(BUILD) -maxdepth 1 -name '*_bench' ! -name step_bench ! -name tokenizer_bench | sort); do \
+	$(Q)set -e; for bench in $$(find $(BUILD) -maxdepth 1 -name '*_bench' ! -name '*_cuda_bench' ! -name step_bench ! -name tokenizer_bench | sort); do \
 		echo "== $${bench##*/}"; $$bench; done; \
 	echo "not run, since they want a model: $(BUILD)/step_bench MODEL [threads] [f32|f16], $(BUILD)/tokenizer_bench FOLDER"
+
+cuda-bench: setup $(BUILD)/build.ninja  ## the same for the ops' kernels on a GPU, as JSON lines for bench/cuda_table.py
+	$(Q)$(NINJA) $(BUILD) cuda_benches
+	$(Q)set -e; for bench in $$(find $(BUILD) -maxdepth 1 -name '*_cuda_bench' | sort); do $$bench; done
 
 format:  ## lay out all sources
 	$(Q)tools/setup.sh format

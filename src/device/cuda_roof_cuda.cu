@@ -78,8 +78,8 @@ __global__ void __launch_bounds__(128 * kPeakGroups, 1) product_kernel(int round
   const uint32_t b = ptx::shared_address(shared);
   const uint32_t a = b + kPeakColumns * 128 + threadIdx.x / 128 * 64 * 128;
   float sums[kPeakColumns / 2] = {};
-  ptx::wgmma_fence();
   for (int round = 0; round < rounds; ++round) {
+    ptx::wgmma_fence();
 #pragma unroll
     for (int step = 0; step < kPeakSteps; ++step) {
       ptx::wgmma_bf16_shared<kPeakColumns>(sums, ptx::wgmma_descriptor(a + 32 * step, 16, 1024, ptx::Swizzle::k128),

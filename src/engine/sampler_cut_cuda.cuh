@@ -160,7 +160,7 @@ __device__ __forceinline__ Word crossing(const Job& job, const State& state, int
   return scratch.left;
 }
 
-__device__ __forceinline__ void list_logprobs(const Job& job, const State& state, int count, TopList& top,
+__device__ __forceinline__ void list_logprobs(const State& state, int count, TopList& top,
                                               const Scratch& scratch) {
   const float largest = value_of_rank(state.largest);
   const float log_total = math::log(static_cast<float>(state.total) / kWeightUnit);
@@ -185,7 +185,7 @@ __device__ __forceinline__ void decide(const Batch& batch, int job_number, int c
   __syncthreads();
   sort_ranks(scratch.words, size);
   if (state.rank > 0 && state.rank < count) count = state.rank;
-  if (job.logprobs) return list_logprobs(job, state, count, batch.tops[job_number], scratch);
+  if (job.logprobs) return list_logprobs(state, count, batch.tops[job_number], scratch);
   const Word last = job.top_p < 1 ? crossing(job, state, count, scratch) : scratch.words[count - 1];
   if (threadIdx.x == 0) state.cut = cut_of_rank(last);
 }

@@ -57,11 +57,12 @@ class MmaCudaAttention final : public CudaOp {
     const int64_t most_pieces = pieces(a, bounds);
     const int64_t units = bounds.rows * a.geometry.tiles() * most_pieces;
     const int64_t grid = std::min<int64_t>(units, resident(kernels));
-    launch(device(), {.grid = grid, .block = kernels.threads, .shared_bytes = kernels.shared_bytes}, kernels.attend,
-           device().step(), a);
+    launch(device(), {.grid = grid, .block = kernels.threads, .shared_bytes = kernels.shared_bytes, .overlap = true},
+           kernels.attend, device().step(), a);
     if (most_pieces == 1) return;
-    launch(device(), {.grid = {bounds.rows, a.args.heads}, .block = std::max(32, kernels.value_dim / 4)}, kernels.merge,
-           device().step(), a);
+    launch(device(),
+           {.grid = {bounds.rows, a.args.heads}, .block = std::max(32, kernels.value_dim / 4), .overlap = true},
+           kernels.merge, device().step(), a);
   }
 
   Cost cost(int32_t rows, int64_t position) const override {

@@ -106,32 +106,55 @@ struct TileSource {
   }
 };
 
-// Loads positions [tile, tile + 64) of [first, last]; zeros for the others.
-template <int kDim, int kThreads>
+// Where chunk c of row r of a tile lies: rows as they are, swizzled.
+template <int kDim>
+struct SwizzledRows {
+  static __device__ __forceinline__ uint32_t offset(int r, int c) { return chunk_offset(r, c, kDim * 2); }
+};
+
+// Loads positions [tile, tile + 64) of [first, last] to `to`; zeros for the others.
+template <int kDim, int kThreads, class Place = SwizzledRows<kDim>>
 __device__ __forceinline__ void load_tile(const TileSource& source, int64_t tile, int64_t first, int64_t last,
                                           std::byte* to) {
-  constexpr int kChunks = kDim / 8;
-  const uint32_t to_address = cuda::ptx::shared_address(to);
-  if (source.direct) {
-#pragma unroll 4
-    for (int i = threadIdx.x; i < kKeyTile * kChunks; i += kThreads) {
-      const int r = i / kChunks, c = i % kChunks;
-      const int64_t j = tile + r;
-      const bool live = j >= first && j <= last;
-      cuda::ptx::copy_async16(to_address + chunk_offset(r, c, kDim * 2), source.rows.row(live ? j : last) + c * 16,
-                              live);
+  constexpr int kChunks = kDim / 8, kLanes = kChunks < 32 ? kChunks : 32, kRows = kThreads / kLanes;
+  static_assert(16 % kRows == 0);  // a pass over all threads stays within a page
+  const int lane = threadIdx.x % kLanes, first_row = threadIdx.x / kLanes;
+  const int from = static_cast<int>(first - tile), end = static_cast<int>(last - tile);
+  if (!source.direct) {
+    for (int r = first_row; r < kKeyTile; r += kRows) {
+      const bool live = r >= from && r <= end;
+      const std::byte* row = source.rows.row(live ? tile + r : last);
+      for (int c = lane; c < kChunks; c += kLanes) {
+        float v[8] = {};
+        for (int e = 0; e < 8 && live && c * 8 + e < source.dim; ++e) {
+          v[e] = stored_element(source.dtype, row, c * 8 + e);
+        }
+        store_chunk(Place::offset(r, c), to, round_chunk(v, 8));
+      }
     }
     return;
   }
-  for (int i = threadIdx.x; i < kKeyTile * kChunks; i += kThreads) {
-    const int r = i / kChunks, c = i % kChunks;
-    const int64_t j = tile + r;
-    float v[8] = {};
-    if (j >= first && j <= last) {
-      const std::byte* row = source.rows.row(j);
-      for (int e = 0; e < 8 && c * 8 + e < source.dim; ++e) v[e] = stored_element(source.dtype, row, c * 8 + e);
+  const uint32_t to_address = cuda::ptx::shared_address(to);
+  const std::byte* pages[kKeyTile / kPagePositions];
+#pragma unroll
+  for (int p = 0; p < kKeyTile / kPagePositions; ++p) {
+    const int position = p * static_cast<int>(kPagePositions);
+    const bool live = position + kPagePositions > from && position <= end && source.rows.selected == nullptr;
+    pages[p] = live ? source.rows.page(tile + position) + lane * 16 : nullptr;
+  }
+#pragma unroll
+  for (int i = 0; i < kKeyTile / kRows; ++i) {
+    const int r = i * kRows + first_row;
+    const bool live = r >= from && r <= end;
+    const std::byte* row =
+        pages[i * kRows / kPagePositions] + (i * kRows % kPagePositions + first_row) * source.rows.row_bytes;
+    if (source.rows.selected != nullptr) row = source.rows.row(live ? tile + r : last) + lane * 16;
+#pragma unroll
+    for (int c = 0; c < kChunks; c += kLanes) {
+      if (kChunks % kLanes != 0 && lane + c >= kChunks) continue;
+      // A copy that isn't live reads nothing, but its address must be one.
+      cuda::ptx::copy_async16(to_address + Place::offset(r, lane + c), live ? row + c * 16 : source.rows.base, live);
     }
-    store_chunk(chunk_offset(r, c, kDim * 2), to, round_chunk(v, 8));
   }
 }
 
@@ -540,7 +563,9 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
     mma_attention_kernel(const StepView* step, const __grid_constant__ MmaAttention a) {
   WEIR_DYNAMIC_SHARED(std::byte, shared);
   AttentionPlan& plan = *reinterpret_cast<AttentionPlan*>(shared + S::kSharedBytes - sizeof(AttentionPlan));
+  if (a.selected.list != nullptr) cuda::ptx::wait_for_previous();  // which has made the lists
   make_plan(plan, *step, a.selected, a.geometry, a.slots);
+  cuda::ptx::wait_for_previous();
   if (blockIdx.x == 0) {
     for (int i = threadIdx.x; i < static_cast<int>(sizeof(AttentionPlan) / 4); i += S::kThreads) {
       reinterpret_cast<uint32_t*>(a.plan)[i] = reinterpret_cast<const uint32_t*>(&plan)[i];
@@ -560,6 +585,7 @@ __global__ void __launch_bounds__(128)
     merge_attention_kernel(const StepView* step, const __grid_constant__ MmaAttention a) {
   const int64_t row = blockIdx.x;
   const int head = blockIdx.y;
+  cuda::ptx::wait_for_previous();
   if (row >= step->rows || !a.plan->split) return;
   const AttentionGeometry& g = a.geometry;
   const int entry = a.selected.list != nullptr ? static_cast<int>(row) : step->row_spans[static_cast<size_t>(row)];

@@ -13,9 +13,13 @@ struct PagedRows {
   const PageId* pages;
   const int32_t* selected;  // row j is that of position selected[j]; null: of position j
 
+  // The row of the first position of the page that holds position p.
+  __device__ const std::byte* page(int64_t p) const {
+    return base + static_cast<int64_t>(pages[p / kPagePositions]) * block_bytes;
+  }
   __device__ const std::byte* row(int64_t j) const {
     const int64_t p = selected != nullptr ? selected[j] : j;
-    return base + static_cast<int64_t>(pages[p / kPagePositions]) * block_bytes + p % kPagePositions * row_bytes;
+    return page(p) + p % kPagePositions * row_bytes;
   }
 };
 

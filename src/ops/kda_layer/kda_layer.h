@@ -7,39 +7,38 @@
 //   gate [rows, heads, 128]      of the output norm            out [rows, heads, 128]                     all FP32
 //
 // Numeric specification, per head: the same bits for every row, whoever computes it. exp(x) = ex2.approx(x * log2 e),
-// sig(x) = rcp.approx(1 + exp(-x)), rsqrt.approx: the instructions on FP32; bf16() rounds to nearest even; "sum128"
-// adds in FP32: four neighbours by fused multiply-adds, ascending, then lanes 16, 8, 4, 2, 1 apart.
-//   x of q, k, v:  xr = bf16(x);  c = sum of four taps, oldest first: a product, then fused multiply-adds; rows before
-//                  position 0 are +0;  s = c * sig(c)
-//   k = s * r, q = (s * r) * 128^-1/2  with r = rsqrt.approx(sum128(s^2) + l2_eps);  v = bf16(s);  beta =
-//   sig(beta_logit) z = f + dt_bias;  g = lower_bound * sig(a * z) (bounded) or -(a * softplus(z)) (unbounded;
-//   base/math.h)
+// sig(x) = rcp.approx(1 + exp(-x)) and rsqrt are the instructions on FP32; bf16() rounds to nearest even; "sum128" adds
+// in FP32: four neighbours by fused multiply-adds, ascending, then lanes 16, 8, 4, 2, 1 apart.
+//   inputs     xr = bf16(x) of q, k, v;  c = four taps, oldest first: a product, then fused multiply-adds, rows before
+//              position 0 being +0;  s = c * sig(c)
+//   k, q, v    k = s * r, q = (s * r) * 128^-1/2, r = rsqrt(sum128(s^2) + l2_eps);  v = bf16(s)
+//   decay      z = f + dt_bias;  g = lower_bound * sig(a * z) (bounded), -(a * softplus(z)) (unbounded; kda_cuda.cuh)
+//   beta       sig(beta_logit)
 // Chunk = 16 positions at absolute multiples, i = this row, j = earlier rows of the chunk or this one, d = key channel,
 // c = value column, S = the anchor at the chunk's start:
 //   G_i = G_{i-1} + g_i, FP32, from 0 at the chunk's start
-//   kt_i = bf16(k_i exp(G_i)), qt_i = bf16(q_i exp(G_i));  P_i[c] = sum_d kt_i[d] hi(S[d][c]), Q_i[c] the same with
-//   qt_i bounded:    kn_j = bf16(k_j exp(-G_j));  Lb_ij = beta_i (kt_i . kn_j);  A_ij = bf16(qt_i . kn_j)
-//               (G > -80, so kn stays below e^80)
+//   kt_i = bf16(k_i exp(G_i)), qt_i = bf16(q_i exp(G_i))
+//   P_i[c] = sum_d kt_i[d] hi(S[d][c]),  Q_i[c] the same with qt_i
+//   bounded:    kn_j = bf16(k_j exp(-G_j)), below e^80 since G > -80
+//               Lb_ij = beta_i (kt_i . kn_j);  A_ij = bf16(qt_i . kn_j)
 //   unbounded:  k and q are rounded to BF16 before any use. For j < i let b be the highest bit in which i and j differ
 //               and m the multiple of 2^b with j < m <= i; R = G_{m-1}, so that no exponent is positive:
-//               Lb_ij = beta_i (bf16(k_i exp(G_i - R)) . bf16(k_j exp(R - G_j))),
-//               A_ij = bf16(the same with q_i);  A_ii = bf16(q_i . k_i)
-//   u_i[c] = bf16(beta_i (v_i[c] - P_i[c]) - sum_{j<i} Lb_ij u_j[c])   fused multiply-adds, j ascending
-//   o_i[c] = Q_i[c] + sum_j A_ij u_j[c]                                one tensor-core step over 16 rows, j > i being 0
-//   anchor:  S'[d][c] = exp(G_15[d]) S[d][c] + sum_j kd_j[d] u_j[c]    one tensor-core step
-//            kd_j = bf16(kn_j exp(G_15)) (bounded), bf16(k_j exp(G_15 - G_j)) (unbounded)
-//   out = ((o * r) * w) * sig(gate),  r = rsqrt.approx(ss / 128 + eps);  ss: 16 columns at a time o[x]^2 + o[x + 8]^2,
-//   then
-//            over x at distances 1, 2, 4; then the eight groups ascending
+//               Lb_ij = beta_i (bf16(k_i exp(G_i - R)) . bf16(k_j exp(R - G_j)))
+//               A_ij = bf16(the same with q_i, without beta);  A_ii = bf16(q_i . k_i)
+//   u_i[c] = bf16(beta_i (v_i[c] - P_i[c]) - sum_{j<i} Lb_ij u_j[c])    fused multiply-adds, j ascending
+//   o_i[c] = Q_i[c] + sum_j A_ij u_j[c]                                 one tensor-core step of 16 rows, j > i being 0
+//   anchor:     S'[d][c] = exp(G_15[d]) S[d][c] + sum_j kd_j[d] u_j[c]  one tensor-core step
+//               kd_j = bf16(kn_j exp(G_15)) (bounded), bf16(k_j exp(G_15 - G_j)) (unbounded)
+//   out = ((o * r) * w) * sig(gate), r = rsqrt(ss / 128 + eps);  ss: 16 columns at a time o[x]^2 + o[x + 8]^2, then
+//               over x at distances 1, 2, 4, then the eight groups ascending
 // Products over d are tensor-core chains from zero, 8 steps of 16 channels, ascending. Within a step, channels 4c ..
 // 4c+3 take the operand's places 2c, 2c+1, 2c+8, 2c+9, so that a thread's channels are neighbours in memory.
 //
 // State. The anchor keeps S in two planes of 16 bits: hi = S rounded to BF16, ties away from zero, and lo = the rest:
 // bits(S) = (hi << 16) + lo with lo signed, exactly. Rows read hi alone; a new anchor is made from both. (With ties to
 // even, S = hi + half a step and hi - half a step would both belong to an even hi: one value too many for lo.)
-//   anchor, per head:  hi plane, lo plane, each [16 columns (8)][16 channels (8)][lane (32)] 16 bytes: the tensor
-//   core's
-//                      A operand; then the convolutions' window, [q, k, v][3 rows][128] BF16
+//   anchor, per head:  hi plane, lo plane, each [16 columns (8)][16 channels (8)][lane (32)] 16 bytes, an A operand of
+//                      the tensor core; then the convolutions' window, [q, k, v][3 rows][128] BF16
 //   journal page, per head:  kn or k [16 rows][128] BF16, u the same, G [16][128] FP32, [q, k, v][16][128] BF16 inputs
 // A page's head is contiguous: this op's PageField is read as 16 * row_bytes bytes, not row by row.
 //

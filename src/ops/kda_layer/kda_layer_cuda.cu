@@ -44,12 +44,15 @@ class KdaLayer final : public CudaOp {
   Cost cost(int32_t rows, int64_t position) const override {
     const int64_t first = position - rows + 1, start = first == 0 ? 0 : (first - 1) / kPagePositions * kPagePositions;
     const int64_t commits = position / kPagePositions - start / kPagePositions;
-    const int64_t plane = kda::kPlaneBytes, heads = layer_.heads;
+    const int64_t earlier = first - start, plane = kda::kPlaneBytes, row = kda::kRowBytes;
+    int64_t bytes = rows * (kda::kPageHeadBytes / kda::kChunk);
+    if (start > 0) bytes += plane * (rows > 1 || commits > 0 ? 2 : 1);
+    if (commits > 0) bytes += 2 * plane;
+    if (first > 0) bytes += 3 * kda::kHistory * row;
+    if (earlier > 0) bytes += 2 * earlier * row + 2 * row * (kBounded ? 1 : earlier);  // G: the newest, or all
     Cost cost;
-    if (start > 0) cost.state_bytes += heads * plane * (rows > 1 || commits > 0 ? 2 : 1);
-    if (commits > 0) cost.state_bytes += heads * 2 * plane;
-    cost.state_bytes += (first - start + rows) * kda_layer_journal_row_bytes(heads);
-    const double square = static_cast<double>(heads) * kda::kDim * kda::kDim;
+    cost.state_bytes = layer_.heads * bytes;
+    const double square = static_cast<double>(layer_.heads) * kda::kDim * kda::kDim;
     cost.flops = 4 * square * rows + 33 * square * static_cast<double>(commits);
     return cost;
   }

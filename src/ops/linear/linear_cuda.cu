@@ -92,13 +92,14 @@ class LinearTiles final : public CudaOp {
     for (Launch& launch : launches_) {
       if (launch.format == tiled.format && launch.args.part_count < kMostLinearParts) return launch;
     }
-    launches_.push_back({tiled.format,
-                         {.in = static_cast<int32_t>(tiled.in),
-                          .segments = tiled.segments,
-                          .segment_tiles = tiled.segment_tiles,
-                          .x = part.x,
-                          .x_stride = part.x_stride,
-                          .rows = part.rows}});
+    launches_.push_back({tiled.format, {}});
+    MultiplyArgs& args = launches_.back().args;
+    args.in = static_cast<int32_t>(tiled.in);
+    args.segments = tiled.segments;
+    args.segment_tiles = tiled.segment_tiles;
+    args.x = part.x;
+    args.x_stride = part.x_stride;
+    args.rows = part.rows;
     return launches_.back();
   }
 

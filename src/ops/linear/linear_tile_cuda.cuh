@@ -65,8 +65,8 @@ struct SharedX {
   uint32_t at;
   int column_bytes;
 
-  __device__ SharedX(const std::byte* x, int bytes)
-      : at(cuda::ptx::shared_address(x) + lane_index() * 16), column_bytes(bytes) {}
+  __device__ SharedX(const std::byte* x, int stride)
+      : at(cuda::ptx::shared_address(x) + lane_index() * 16), column_bytes(stride) {}
   // B fragments of column c: of the steps 2 pair and 2 pair + 1, two registers each.
   __device__ void load(int c, int pair, uint32_t (&b)[4]) const {
     cuda::ptx::load_matrix_x4(b, at + c * column_bytes + pair * 512);

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cmath>
 
 #include "ops/cuda_op.h"
@@ -112,18 +113,20 @@ class MoeTiles final : public MoeCuda {
   void enqueue(const StepBounds& bounds) override {
     if (bounds.rows == 0) return;
     const Buffers b = buffers(device().workspace(), bounds.rows);
-    const int32_t tile_rows = pair_tile_rows(bounds.rows);
-    plan_pairs(device(), bounds.rows,
-               {.ids = args_.ids,
-                .experts = static_cast<int32_t>(count_),
-                .top_k = static_cast<int32_t>(args_.top_k),
-                .tile_rows = tile_rows,
-                .x = args_.x,
-                .x_stride = args_.x_stride,
-                .in = args_.in,
-                .rounded = b.x,
-                .width = experts_.gate_up.width()},
-               b.plan);
+    const int32_t tile_rows = pair_tile_rows(bounds.rows, args_.top_k, count_, experts_.gate_up.format,
+                                             experts_.down.format);
+    const bool many = tile_rows > kMostFewRows;
+    const PlanArgs plan{.ids = args_.ids,
+                        .experts = static_cast<int32_t>(count_),
+                        .top_k = static_cast<int32_t>(args_.top_k),
+                        .tile_rows = tile_rows,
+                        .x = args_.x,
+                        .x_stride = args_.x_stride,
+                        .in = args_.in,
+                        .rounded = many ? nullptr : b.x,
+                        .width = experts_.gate_up.width()};
+    plan_pairs(device(), bounds.rows, plan, b.plan);
+    if (many) gather_pairs(device(), bounds.rows, plan, b.plan, b.x);
     multiply_pairs(device(), tile_rows,
                    {.experts = experts_.gate_up,
                     .plan = b.plan,
@@ -135,7 +138,8 @@ class MoeTiles final : public MoeCuda {
                                   .up_bias = args_.up_bias,
                                   .inter = args_.inter,
                                   .h = b.h,
-                                  .width = experts_.down.width()}}});
+                                  .width = experts_.down.width(),
+                                  .columns = many}}});
     multiply_pairs(device(), tile_rows,
                    {.experts = experts_.down,
                     .plan = b.plan,
@@ -147,8 +151,8 @@ class MoeTiles final : public MoeCuda {
  private:
   struct Buffers {
     PairPlan plan;
-    uint16_t* x;  // [rows, in with padding], in fragment order
-    uint16_t* h;  // [pairs, inter with padding], likewise
+    uint16_t* x;  // [rows, in with padding], or of every pair in columns
+    uint16_t* h;  // [pairs, inter with padding], or in columns
     float* z;     // [pairs, out]
     int64_t bytes;
   };
@@ -161,8 +165,9 @@ class MoeTiles final : public MoeCuda {
     b.plan.tiles = layout.take<PairTile>(pairs);
     b.plan.row_of = layout.take<int32_t>(pairs);
     b.plan.places = layout.take<int32_t>(pairs);
-    b.x = layout.take<uint16_t>(rows * experts_.gate_up.width());
-    b.h = layout.take<uint16_t>(pairs * experts_.down.width());
+    const int64_t in_columns = pairs + 7 * std::min(pairs, count_);  // an expert's last column may not be full
+    b.x = layout.take<uint16_t>(in_columns * experts_.gate_up.width());
+    b.h = layout.take<uint16_t>(in_columns * experts_.down.width());
     b.z = layout.take<float>(pairs * args_.out);
     b.bytes = layout.bytes();
     return b;

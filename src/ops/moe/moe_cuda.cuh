@@ -21,7 +21,9 @@ struct PairTile {
   int32_t expert = 0;
   int32_t first_pair = 0;
   int32_t rows = 0;
-  int32_t unused = 0;
+  int32_t first_column = 0;  // eights of rows before it, each expert's beginning anew
+
+  __host__ __device__ int32_t columns() const { return (rows + 7) / 8; }
 };
 
 // A step's plan, in the workspace.
@@ -38,6 +40,12 @@ struct PairPlan {
 __host__ __device__ inline int64_t fragment_order(int64_t k) {
   const int64_t in_step = k % 16;
   return k / 32 * 32 + in_step % 8 / 2 * 8 + k % 32 / 16 * 4 + in_step / 8 * 2 + in_step % 2;
+}
+
+// Rows of BF16 of a tile of pairs as wgmma reads them: per 64 elements of all rows the columns, eight rows each, of eight
+// matrices of 8 rows x 8 elements (linear_tile_cuda.cuh). Tiles lie one after the other.
+__host__ __device__ inline int64_t column_order(const PairTile& tile, int32_t r, int64_t k, int64_t width) {
+  return tile.first_column * width * 8 + (k / 64 * tile.columns() + r / 8) * 512 + k % 64 / 8 * 64 + r % 8 * 8 + k % 8;
 }
 
 // One side of the experts: gate with up, or down. Of gate with up strip s holds rows 8 s to 8 s + 7 of gate, then those
@@ -81,8 +89,14 @@ struct HiddenOut {
   const float* gate_bias = nullptr;  // [experts, inter], with up_bias, or none
   const float* up_bias = nullptr;
   int64_t inter = 0;
-  uint16_t* h = nullptr;  // [pairs, width], in fragment order
+  uint16_t* h = nullptr;  // [pairs, width], in fragment order; or in columns
   int64_t width = 0;      // inter, padded for down
+  bool columns = false;
+
+  // Element o of row r of a tile.
+  __device__ uint16_t& at(const PairTile& tile, int32_t r, int64_t o) const {
+    return h[columns ? column_order(tile, r, o, width) : (tile.first_pair + r) * width + fragment_order(o)];
+  }
 };
 // Down: z.
 struct PairOut {
@@ -97,34 +111,33 @@ struct ExpertOut {
   HiddenOut h;
   PairOut z;
 
-  // Sums of one pair: rows `lane / 4` and 8 more of the strip.
-  __device__ void store(const PairTile& tile, int strip, int64_t pair, float first, float second) const {
+  // Sums of row r of a tile: rows `lane / 4` and 8 more of the strip.
+  __device__ void store(const PairTile& tile, int strip, int32_t r, float first, float second) const {
     const int row = lane_index() / 4;
     if (hidden) {
-      store_hidden(tile.expert, int64_t{strip} * 8 + row, pair, first, second);
+      store_hidden(tile, int64_t{strip} * 8 + row, r, first, second);
     } else {
-      store_output(tile.expert, int64_t{strip} * 16 + row, pair, first);
-      store_output(tile.expert, int64_t{strip} * 16 + row + 8, pair, second);
+      store_output(tile, int64_t{strip} * 16 + row, r, first);
+      store_output(tile, int64_t{strip} * 16 + row + 8, r, second);
     }
   }
-  __device__ void store_hidden(int64_t expert, int64_t o, int64_t pair, float gate, float up) const {
+  __device__ void store_hidden(const PairTile& tile, int64_t o, int32_t r, float gate, float up) const {
     if (o >= h.inter) return;
     if (h.gate_bias != nullptr) {
-      gate = gate + h.gate_bias[expert * h.inter + o];
-      up = up + h.up_bias[expert * h.inter + o];
+      gate = gate + h.gate_bias[tile.expert * h.inter + o];
+      up = up + h.up_bias[tile.expert * h.inter + o];
     }
-    h.h[pair * h.width + fragment_order(o)] = f32_to_bf16(glu(h.act, gate, up));
+    h.at(tile, r, o) = f32_to_bf16(glu(h.act, gate, up));
   }
-  __device__ void store_output(int64_t expert, int64_t o, int64_t pair, float v) const {
+  __device__ void store_output(const PairTile& tile, int64_t o, int32_t r, float v) const {
     if (o >= z.out) return;
-    z.z[pair * z.out + o] = z.bias == nullptr ? v : v + z.bias[expert * z.out + o];
+    z.z[(int64_t{tile.first_pair} + r) * z.out + o] = z.bias == nullptr ? v : v + z.bias[tile.expert * z.out + o];
   }
   // By the warp of the tile's last strip: h is padded with zeros, which down multiplies too.
   __device__ void pad(const PairTile& tile) const {
     if (!hidden) return;
-    for (int i = 0; i < tile.rows; ++i) {
-      uint16_t* row = h.h + (int64_t{tile.first_pair} + i) * h.width;
-      for (int64_t o = h.inter + lane_index(); o < h.width; o += 32) row[fragment_order(o)] = 0;
+    for (int32_t r = 0; r < tile.rows; ++r) {
+      for (int64_t o = h.inter + lane_index(); o < h.width; o += 32) h.at(tile, r, o) = 0;
     }
   }
 };
@@ -133,15 +146,18 @@ struct ExpertOut {
 struct ExpertProduct {
   ExpertTiles experts;
   PairPlan plan;
-  const uint16_t* x = nullptr;      // [rows or pairs, width], in fragment order
+  const uint16_t* x = nullptr;      // [rows or pairs, width], in fragment order; with many rows a tile: in columns
   const int32_t* row_of = nullptr;  // of a pair; none: x has a row for every pair
   ExpertOut out;
 };
 
 // --- the launches; `bounds` as in CudaOp::enqueue
 
+// Few rows an expert: warps multiply strips by themselves (moe_few_cuda.cuh). Many: blocks of them (moe_many_cuda.cuh),
+// whose tiles of pairs have more than kMostFewRows.
+inline constexpr int32_t kMostFewRows = 32;
 // Rows of a tile, for steps of at most so many rows.
-int32_t pair_tile_rows(int32_t rows);
+int32_t pair_tile_rows(int32_t rows, int64_t top_k, int64_t experts, TileFormat gate_up, TileFormat down);
 
 struct PlanArgs {
   const int32_t* ids = nullptr;  // [rows, top_k]
@@ -158,8 +174,15 @@ void plan_pairs(CudaDevice& device, int32_t rows, const PlanArgs& args, const Pa
 // Before the first plan of so many experts. Error when it does not fit into shared memory.
 void allow_plan(const CudaDevice& device, const std::string& name, int64_t experts);
 
+// x of every pair in columns.
+void gather_pairs(CudaDevice& device, int32_t rows, const PlanArgs& args, const PairPlan& plan, uint16_t* x);
+
 // Before the first product with a format.
 void allow_products(TileFormat format);
+void allow_many(TileFormat format);
+// The most rows of a tile for many; 0: there is no such kernel for the format.
+int32_t many_tile_rows(TileFormat format);
+void multiply_many_pairs(CudaDevice& device, const ExpertProduct& product);
 // Tiles of at most tile_rows pairs.
 void multiply_pairs(CudaDevice& device, int32_t tile_rows, const ExpertProduct& product);
 // y = sum over a row's pairs of weights * z. places: of a row's pairs [rows, top_k]; none: pairs are numbered by row and

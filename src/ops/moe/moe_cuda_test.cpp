@@ -228,7 +228,9 @@ TEST_F(MoeCuda, TakesOddSizesOfMatricesWithoutBlocks) {
 }
 
 TEST_F(MoeCuda, GivesABatchTheBitsOfItsRows) {
-  for (const WeightFormat format : {WeightFormat::kMxfp4, WeightFormat::kBf16, WeightFormat::kQ4_0}) {
+  for (const WeightFormat format :
+       {WeightFormat::kMxfp4, WeightFormat::kBf16, WeightFormat::kF16, WeightFormat::kE4m3, WeightFormat::kQ4_0,
+        WeightFormat::kQ8_0, WeightFormat::kIq4Nl, WeightFormat::kQ4_1}) {
     for (const int64_t rows : {5, 30, 150}) {
       Problem& p = problem({4, 128, 64, 80, 2, rows}, {format}, kSwiGlu, 7);
       p.args.activations = Activations::kAuto;

@@ -112,7 +112,7 @@ __device__ inline void multiply_item(Ring& ring, const ExpertProduct& args, cons
     for (int i = 0; i < 2; ++i) {
       const int column = c * 8 + lane_index() % 4 * 2 + i;
       if (column >= tile.rows) continue;
-      args.out.store(tile, strip, int64_t{tile.first_pair} + column, total.value[c][i], total.value[c][2 + i]);
+      args.out.store(tile, strip, column, total.value[c][i], total.value[c][2 + i]);
     }
   }
   if (strip == args.experts.strips - 1) args.out.pad(tile);

@@ -1,6 +1,7 @@
 // The first launch of a step of experts, and the last: the plan with the rounding of x, and the sum.
 #include "base/error.h"
 #include "device/cuda/ptx.h"
+#include "ops/linear/linear_tile_cuda.cuh"
 #include "ops/moe/moe_cuda.cuh"
 
 namespace weir {
@@ -18,7 +19,7 @@ struct Planner {
   const PairPlan& plan;
   int32_t rows;
   int32_t* counts;     // [kWarps, experts]
-  int32_t* warp_sums;  // [2, kWarps]
+  int32_t* warp_sums;  // [3, kWarps]
 
   // body(count, row, slot) for each pair of the warp's rows that is this lane's.
   template <class Body>
@@ -60,23 +61,23 @@ struct Planner {
     return begin;
   }
 
-  __device__ int32_t tiles_of(int32_t pairs) const { return (pairs + args.tile_rows - 1) / args.tile_rows; }
-
   // From counts to the first pair of every warp and expert; writes the tiles.
   __device__ void lay_out() const {
     const int thread = static_cast<int>(threadIdx.x);
     const int per_thread = (args.experts + kThreads - 1) / kThreads;
     const int begin = thread * per_thread;
     const int end = begin + per_thread < args.experts ? begin + per_thread : args.experts;
-    int32_t pairs = 0, tiles = 0;
+    int32_t pairs = 0, tiles = 0, columns = 0;
     for (int e = begin; e < end; ++e) {
       int32_t of_expert = 0;
       for (int w = 0; w < kWarps; ++w) of_expert += counts[w * args.experts + e];
       pairs += of_expert;
-      tiles += tiles_of(of_expert);
+      tiles += (of_expert + args.tile_rows - 1) / args.tile_rows;
+      columns += (of_expert + 7) / 8;
     }
     int32_t pair = exclusive_sum(pairs, warp_sums);
     int32_t tile = exclusive_sum(tiles, warp_sums + kWarps);
+    int32_t column = exclusive_sum(columns, warp_sums + 2 * kWarps);
     if (thread == kThreads - 1) *plan.tile_count = tile + tiles;
     for (int e = begin; e < end; ++e) {
       const int32_t first = pair;
@@ -86,7 +87,9 @@ struct Planner {
         pair += count;
       }
       for (int32_t at = first; at < pair; at += args.tile_rows) {
-        plan.tiles[tile++] = {e, at, pair - at < args.tile_rows ? pair - at : args.tile_rows, 0};
+        const PairTile next{e, at, pair - at < args.tile_rows ? pair - at : args.tile_rows, column};
+        plan.tiles[tile++] = next;
+        column += next.columns();
       }
     }
   }
@@ -124,7 +127,7 @@ __global__ void __launch_bounds__(kThreads) plan_and_round(const __grid_constant
   cuda::ptx::let_next_start();
   const int32_t rows = step->rows;
   if (blockIdx.x == 0) {
-    __shared__ int32_t warp_sums[2 * kWarps];
+    __shared__ int32_t warp_sums[3 * kWarps];
     Planner{args, plan, rows, shared, warp_sums}.run();
     return;
   }
@@ -133,6 +136,28 @@ __global__ void __launch_bounds__(kThreads) plan_and_round(const __grid_constant
   for (int64_t i = int64_t{blockIdx.x - 1} * kThreads + threadIdx.x; i < rows * units; i += stride) {
     const int64_t row = i / units, unit = i % units;
     reinterpret_cast<uint4*>(args.rounded)[i] = rounded_unit(args.x + row * args.x_stride, unit, args.in);
+  }
+}
+
+constexpr int kGatherThreads = 256;
+
+// Neighbouring threads take neighbouring rows of a column: sixteen bytes each, which lie side by side.
+__global__ void __launch_bounds__(kGatherThreads) gather_columns(const __grid_constant__ PlanArgs args,
+                                                                 const __grid_constant__ PairPlan plan, uint16_t* to) {
+  cuda::ptx::wait_for_previous();
+  cuda::ptx::let_next_start();
+  const int32_t tiles = *plan.tile_count;
+  const int64_t eights = args.width / 8;
+  for (int32_t t = static_cast<int32_t>(blockIdx.x); t < tiles; t += static_cast<int32_t>(gridDim.x)) {
+    const PairTile tile = plan.tiles[t];
+    const int32_t rows = tile.columns() * 8;
+    for (int64_t i = threadIdx.x; i < eights * rows; i += kGatherThreads) {
+      const int64_t k = i / 8 % eights * 8;
+      const auto r = static_cast<int32_t>(i / (8 * eights) * 8 + i % 8);
+      if (r >= tile.rows) continue;
+      const float* x = args.x + plan.row_of[tile.first_pair + r] * args.x_stride;
+      *reinterpret_cast<uint4*>(to + column_order(tile, r, k, args.width)) = round_eight(x, k, args.in);
+    }
   }
 }
 
@@ -181,6 +206,12 @@ void plan_pairs(CudaDevice& device, int32_t rows, const PlanArgs& args, const Pa
           .shared_bytes = plan_bytes(args.experts),
           .overlap = true},
          plan_and_round, args, plan, device.step());
+}
+
+void gather_pairs(CudaDevice& device, int32_t rows, const PlanArgs& args, const PairPlan& plan, uint16_t* x) {
+  const int64_t tiles = int64_t{rows} * args.top_k, most = 8 * device.sm_count();
+  cuda::launch(device, {.grid = tiles < most ? tiles : most, .block = kGatherThreads, .overlap = true}, gather_columns,
+               args, plan, x);
 }
 
 void sum_pairs(CudaDevice& device, int32_t rows, const MoeArgs& args, const int32_t* places, const float* z) {
