@@ -299,8 +299,7 @@ class RuntimeSampler final : public CudaSampler {
       launch_rows(histogram_kernel, rows_, with_logprobs_);
       launch_rows(cut_kernel, rows_, with_logprobs_);
     }
-    launch(device_,
-           {.grid = (rows_ + kFinishThreads - 1) / kFinishThreads, .block = kFinishThreads, .overlap = true},
+    launch(device_, {.grid = (rows_ + kFinishThreads - 1) / kFinishThreads, .block = kFinishThreads, .overlap = true},
            finish_kernel, batch(0), staging_.on_device(staged_logprob_jobs_), rows_, outcomes_, ids_);
   }
 

@@ -62,8 +62,9 @@ struct Rows {
     std::vector<Choice> out;
     for (size_t i = 0; i < requests.size(); ++i) {
       const Request& r = requests[i];
-      out.push_back(sampler.sample(std::span(logits).subspan(i * static_cast<size_t>(stride), static_cast<size_t>(vocab)),
-                                   r.options, histories[i], r.position, r.generated(), r.allowed));
+      out.push_back(
+          sampler.sample(std::span(logits).subspan(i * static_cast<size_t>(stride), static_cast<size_t>(vocab)),
+                         r.options, histories[i], r.position, r.generated(), r.allowed));
     }
     return out;
   }
@@ -153,12 +154,12 @@ TEST_F(SamplerCuda, EqualsTheCpuWhereManyLogitsAreEqual) {
   const auto cuda = make_cuda_sampler(device(), kVocab, 8);
   Sampler cpu(kVocab);
   Rows rows(kVocab, 0);
-  for (const SamplingOptions& o : std::initializer_list<SamplingOptions>{
-           {.temperature = 0, .top_logprobs = 20},
-           {.temperature = 1, .seed = 1, .top_k = 3},
-           {.temperature = 1, .seed = 2, .top_p = 0.37f},
-           {.temperature = 1, .seed = 3, .top_k = 4500, .top_p = 0.5f},
-           {.temperature = 1, .seed = 4, .top_k = 5999, .top_logprobs = 7}}) {
+  for (const SamplingOptions& o :
+       std::initializer_list<SamplingOptions>{{.temperature = 0, .top_logprobs = 20},
+                                              {.temperature = 1, .seed = 1, .top_k = 3},
+                                              {.temperature = 1, .seed = 2, .top_p = 0.37f},
+                                              {.temperature = 1, .seed = 3, .top_k = 4500, .top_p = 0.5f},
+                                              {.temperature = 1, .seed = 4, .top_k = 5999, .top_logprobs = 7}}) {
     Request r;
     r.options = o;
     rows.add(std::vector<float>(kVocab, 2.5f), r);

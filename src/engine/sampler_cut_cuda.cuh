@@ -1,6 +1,6 @@
-// How the sampler's kernels find the cuts of top-k and top-p (and the likeliest ids): a histogram of the logits by their
-// distance from the largest, the candidates of the buckets in which the cut lies as a list, the list sorted. Where too
-// many candidates share those buckets, one block finds the cut digit by digit.
+// How the sampler's kernels find the cuts of top-k and top-p (and the likeliest ids): a histogram of the logits by
+// their distance from the largest, the candidates of the buckets in which the cut lies as a list, the list sorted.
+// Where too many candidates share those buckets, one block finds the cut digit by digit.
 #pragma once
 
 #include "engine/sampler_job_cuda.cuh"
@@ -160,8 +160,7 @@ __device__ __forceinline__ Word crossing(const Job& job, const State& state, int
   return scratch.left;
 }
 
-__device__ __forceinline__ void list_logprobs(const State& state, int count, TopList& top,
-                                              const Scratch& scratch) {
+__device__ __forceinline__ void list_logprobs(const State& state, int count, TopList& top, const Scratch& scratch) {
   const float largest = value_of_rank(state.largest);
   const float log_total = math::log(static_cast<float>(state.total) / kWeightUnit);
   const int i = static_cast<int>(threadIdx.x);

@@ -33,9 +33,9 @@ struct Job {
   float temperature;  // 0: the largest logit
   float top_p;
   float min_p;
-  int32_t top_k;   // 0: all; of a job for logprobs how many are listed
-  bool logprobs;   // the job is for these
-  bool selects;    // top_k, top_p or logprobs
+  int32_t top_k;  // 0: all; of a job for logprobs how many are listed
+  bool logprobs;  // the job is for these
+  bool selects;   // top_k, top_p or logprobs
 };
 
 // Zeros at first.
@@ -109,9 +109,7 @@ __device__ __forceinline__ bool kept(const Cut& cut, float logit, int32_t id) {
   return key > cut.key || (key == cut.key && id <= cut.id);
 }
 
-__device__ __forceinline__ Cut cut_of_rank(Word rank) {
-  return {static_cast<uint32_t>(rank >> 32), id_of_rank(rank)};
-}
+__device__ __forceinline__ Cut cut_of_rank(Word rank) { return {static_cast<uint32_t>(rank >> 32), id_of_rank(rank)}; }
 
 // What min_p leaves.
 __device__ __forceinline__ Cut cut_of_min_p(const Job& job, float largest) {

@@ -26,8 +26,8 @@ struct Changes {
   float repetition, frequency, presence;
 };
 
-// change(i, logit) for i in [0, count), of the logit at id(i). Ids may be there twice only if the change does not depend
-// on the logit.
+// change(i, logit) for i in [0, count), of the logit at id(i). Ids may be there twice only if the change does not
+// depend on the logit.
 template <class Id, class Change>
 __device__ __forceinline__ void change_each(const Changes& c, int count, float* saved, Id id, Change change) {
   for (int i = static_cast<int>(threadIdx.x); i < count; i += kThreads) {

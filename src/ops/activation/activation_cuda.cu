@@ -50,8 +50,7 @@ class ElementwiseCudaOp final : public CudaOp {
     const int64_t rows = most_rows(bounds, args_.rows);
     if (rows == 0) return;
     with_kind(args_.kind, [&]<ElementwiseKind kKind>() {
-      launch(device(),
-             {.grid = row_grid(device(), rows, (args_.size + 3) / 4), .block = kRowThreads, .overlap = true},
+      launch(device(), {.grid = row_grid(device(), rows, (args_.size + 3) / 4), .block = kRowThreads, .overlap = true},
              aligned_ ? elementwise_cuda<kKind, true> : elementwise_cuda<kKind, false>, device().step(), args_);
     });
   }

@@ -13,8 +13,8 @@ using testing::DeviceBuffer;
 class ElementwiseCuda : public testing::CudaCase {};
 
 constexpr ElementwiseKind kKinds[] = {
-    ElementwiseKind::kSwiGlu, ElementwiseKind::kSitu, ElementwiseKind::kGeGlu,   ElementwiseKind::kClampedSwiGlu,
-    ElementwiseKind::kAdd,    ElementwiseKind::kGate, ElementwiseKind::kGateRow, ElementwiseKind::kAddScaled,
+    ElementwiseKind::kSwiGlu, ElementwiseKind::kSitu,   ElementwiseKind::kGeGlu,   ElementwiseKind::kClampedSwiGlu,
+    ElementwiseKind::kAdd,    ElementwiseKind::kGate,   ElementwiseKind::kGateRow, ElementwiseKind::kAddScaled,
     ElementwiseKind::kCopy,   ElementwiseKind::kSoftCap};
 
 StepView step_of(int64_t rows) {

@@ -79,9 +79,9 @@ __device__ __forceinline__ void load_candidate(const ResidualCall& a, int i, int
   if (i + 1 < a.count || a.g == nullptr) return v.load(a.candidates[i] + row * a.stride, a.size);
   U::each_quad(a.size, [&](int q, int k) {
     const int live = a.size - k;
-    v.quad[q] = each([](float g, float u) { return g + u; },
-                     load_quad<Shape::kWholeQuads>(a.g + row * a.g_stride + k, live),
-                     load_quad<Shape::kWholeQuads>(a.u + row * a.u_stride + k, live));
+    v.quad[q] =
+        each([](float g, float u) { return g + u; }, load_quad<Shape::kWholeQuads>(a.g + row * a.g_stride + k, live),
+             load_quad<Shape::kWholeQuads>(a.u + row * a.u_stride + k, live));
     store_quad<Shape::kWholeQuads>(a.sum + row * a.stride + k, v.quad[q], live);
   });
 }

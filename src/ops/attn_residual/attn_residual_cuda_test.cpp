@@ -53,8 +53,8 @@ struct Problem {
       for (size_t i = 0; i < candidates.size(); ++i) {
         const float* v = candidates[i].data() + row * stride;
         const float ss = unit_sum(size, [&](float s, int64_t k) { return math::fma(v[k], v[k], s); });
-        const float dot = unit_sum(
-            size, [&](float s, int64_t k) { return math::fma(v[k], weight[static_cast<size_t>(k)], s); });
+        const float dot =
+            unit_sum(size, [&](float s, int64_t k) { return math::fma(v[k], weight[static_cast<size_t>(k)], s); });
         const float score = dot * (1.f / math::sqrt(ss / static_cast<float>(size) + 1e-5f));
         const bool above = i == 0 || score > most;
         const float kept = i > 0 && above ? math::exp(most - score) : 1.f;
@@ -134,8 +134,8 @@ TEST_F(AttnResidualCuda, GivesABatchTheBitsOfItsRows) {
   std::deque<Problem> problems;
   for (int64_t row = 0; row < p.rows; row += 13) {
     const std::vector<float> alone = problems.emplace_back(p.row_alone(row)).on(device());
-    EXPECT_TRUE(same_floats(std::span(batch).subspan(static_cast<size_t>(row * p.stride), 600),
-                            std::span(alone).first(600)));
+    EXPECT_TRUE(
+        same_floats(std::span(batch).subspan(static_cast<size_t>(row * p.stride), 600), std::span(alone).first(600)));
   }
 }
 

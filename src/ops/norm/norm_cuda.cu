@@ -72,9 +72,9 @@ class NormCudaOp final : public CudaOp {
     if (adds_) add_ = *add;
     weight_bytes_ = args.weight == nullptr ? 0 : args.size * 4;
     args_.weight = device.upload(args.weight, args.size);
-    aligned_ = whole_quads({args.x, args.gate, args.y, args_.weight, add_.g, add_.u, add_.y},
-                           {args.size, args.x_stride, args.gate_stride, args.y_stride, add_.g_stride, add_.u_stride,
-                            add_.y_stride});
+    aligned_ = whole_quads(
+        {args.x, args.gate, args.y, args_.weight, add_.g, add_.u, add_.y},
+        {args.size, args.x_stride, args.gate_stride, args.y_stride, add_.g_stride, add_.u_stride, add_.y_stride});
   }
 
   void enqueue(const StepBounds& bounds) override {

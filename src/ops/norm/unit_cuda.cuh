@@ -88,7 +88,8 @@ struct Unit {
   }
 
   __device__ __forceinline__ float sum_of_squares(float* partial) const {
-    return sum(partial, [&](float4& s, int q) { s = each([](float x, float t) { return fmaf(x, x, t); }, quad[q], s); });
+    return sum(partial,
+               [&](float4& s, int q) { s = each([](float x, float t) { return fmaf(x, x, t); }, quad[q], s); });
   }
 };
 

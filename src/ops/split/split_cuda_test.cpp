@@ -53,8 +53,8 @@ TEST_F(SplitCuda, SortsTheGroupsAsTheCpuDoes) {
             ->run(step);
 
         DeviceBuffer<float> dx(device(), x), y(device(), static_cast<int64_t>(expected.size()));
-        const auto op = bind_split(device(), "split",
-                                   Parts(shape.groups, shape.sizes, dx.data(), x_stride, y.data(), gap).args);
+        const auto op =
+            bind_split(device(), "split", Parts(shape.groups, shape.sizes, dx.data(), x_stride, y.data(), gap).args);
         device().stage(step);
         StepBounds bounds;
         bounds.rows = rows + 2;
