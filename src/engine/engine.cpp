@@ -150,7 +150,7 @@ Engine::Engine(const Model& model, const EngineOptions& options)
   if (gpu_ == nullptr) check_memory();
   logits_ = circuit_->logits.data;
   if (gpu_ != nullptr) {
-    logits_ = reinterpret_cast<const float*>(gpu_->allocate_host(options.max_logit_rows * circuit_->logits.cols * 4));
+    logits_ = reinterpret_cast<float*>(gpu_->allocate_host(options.max_logit_rows * circuit_->logits.cols * 4));
     gpu_->workspace();
     if (!gpu_->synchronize()) fail(gpu_->error());
   }
@@ -204,13 +204,15 @@ void Engine::protect(std::span<const SpanRequest> spans, bool read_only) {
 bool Engine::run(const StepView& step, StepObserver* observer) {
   circuit_->run(step, observer);
   if (gpu_ == nullptr) return true;
-  if (!step.logit_rows.empty()) {
-    gpu_->to_host(const_cast<float*>(logits_), circuit_->logits.data,
-                  static_cast<int64_t>(step.logit_rows.size()) * circuit_->logits.cols * 4);
-  }
+  logits_here_ = false;
   if (gpu_->synchronize()) return true;
   failure_ = gpu_->error();
   return false;
+}
+
+void Engine::fetch_logits() {
+  gpu_->to_host(logits_, circuit_->logits.data, static_cast<int64_t>(logit_rows_.size()) * circuit_->logits.cols * 4);
+  logits_here_ = true;
 }
 
 StepStatus Engine::step(std::span<const SpanRequest> spans, StepObserver* observer) {

@@ -124,7 +124,9 @@ class Engine {
   // within the limits; token ids in [0, vocab): asserted, since callers check them with validate_tokens. Logits of the
   // step: row i of logits() in the order of spans, positions ascending; valid until the next step.
   StepStatus step(std::span<const SpanRequest> spans, StepObserver* observer = nullptr);
-  std::span<const float> logits(int64_t i) const {
+  // From a GPU they are copied when the first row is asked for.
+  std::span<const float> logits(int64_t i) {
+    if (!logits_here_) fetch_logits();
     return {logits_ + i * circuit_->logits.cols, static_cast<size_t>(circuit_->logits.cols)};
   }
 
@@ -148,6 +150,7 @@ class Engine {
   static StatePools::Limits limits(const EngineOptions& options, const StateLayout& layout);
   void protect(std::span<const SpanRequest> spans, bool read_only);
   bool run(const StepView& step, StepObserver* observer);
+  void fetch_logits();
 
   const Model& model_;
   EngineOptions options_;
@@ -156,7 +159,8 @@ class Engine {
   std::unique_ptr<Circuit> circuit_;
   StatePools pools_;  // by options_ with the spacing chosen
   int64_t steps_ = 0;
-  const float* logits_ = nullptr;  // of the step, in host memory
+  float* logits_ = nullptr;  // of the step, in host memory
+  bool logits_here_ = true;
   std::string failure_;
   // Staging: what varies per step.
   std::vector<SpanView> spans_;

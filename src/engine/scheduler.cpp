@@ -38,6 +38,11 @@ Scheduler::Scheduler(Engine& engine, const SchedulerOptions& options, RequestSin
   spans_.reserve(most);
   order_.reserve(most);
   sampled_.resize(most);
+  if (engine.gpu() != nullptr) {
+    gpu_sampler_ = make_cuda_sampler(*engine.gpu(), engine.model().spec.vocab, static_cast<int32_t>(most));
+    sample_rows_.reserve(most);
+    return;
+  }
   for (int i = 0; i < engine.host().threads(); ++i) {
     samplers_.emplace_back(engine.model().spec.vocab, engine.options().kernels);
   }
@@ -315,8 +320,31 @@ void Scheduler::remember(Live& live, int64_t before, bool prompt_end) {
   live.sequence->accept(live.sequence->length());
 }
 
+// On the device, from logits that stay there. Rows within a prompt are only asked whether they are finite.
+void Scheduler::sample_on_gpu() {
+  static const SamplingOptions kGreedy;
+  sample_rows_.clear();
+  for (const Planned& planned : planned_) {
+    const Live& live = *planned.live;
+    const bool last = live.left() == 0;
+    SampleRow row{.options = last ? &live.request.sampling : &kGreedy, .position = live.sequence->length()};
+    if (last) {
+      row.history = &live.history;
+      row.generated = live.generated();
+      if (live.request.mask) row.allowed = live.request.mask->allowed();
+    }
+    sample_rows_.push_back(row);
+  }
+  const Buffer logits = engine_.circuit().logits;
+  gpu_sampler_->enqueue(sample_rows_, logits.data, logits.cols);
+  const std::span<const std::optional<SampledToken>> chosen = gpu_sampler_->wait();
+  if (const std::string error = engine_.gpu()->error(); !error.empty()) fail(error);
+  std::ranges::copy(chosen, sampled_.begin());
+}
+
 // Every row's token by itself: rows are shared out among the engine's threads.
 void Scheduler::sample_all() {
+  if (gpu_sampler_ != nullptr) return sample_on_gpu();
   const auto sample_one = [&](int64_t i, int thread) {
     const Live& live = *planned_[static_cast<size_t>(i)].live;
     std::optional<SampledToken>& result = sampled_[static_cast<size_t>(i)];

@@ -20,6 +20,7 @@
 
 #include "engine/engine.h"
 #include "engine/request.h"
+#include "engine/sampler_cuda.h"
 #include "engine/schedule_log.h"
 #include "engine/trace.h"
 #include "state/prefix_cache.h"
@@ -97,6 +98,7 @@ class Scheduler {
   Live* youngest();
   void preempt(Live& live);
   void sample_all();
+  void sample_on_gpu();
   void after_step();
   void remember(Live& live, int64_t before, bool prompt_end);
   void sampled(Live& live, const SampledToken& token);
@@ -113,7 +115,9 @@ class Scheduler {
   BlockStore* store_;
   TraceRecorder* trace_;
   PrefixCache cache_;
-  std::vector<Sampler> samplers_;                     // one per thread
+  std::vector<Sampler> samplers_;  // one per thread; none where a GPU samples
+  std::unique_ptr<CudaSampler> gpu_sampler_;
+  std::vector<SampleRow> sample_rows_;
   std::vector<std::optional<SampledToken>> sampled_;  // by planned span; of chunks within a prompt: whether finite
   StepClock clock_;
   std::optional<int32_t> replayed_rows_;                  // of prompts, in this step

@@ -26,20 +26,24 @@ Buffer Compiler::plain_stack(Buffer stream) {
   for (size_t i = 0; i < spec_.layers.size(); ++i) {
     const LayerSpec& layer = spec_.layers[i];
     const std::string name = concat("layers.", i, ".");
-    norm(name + "input_norm", layer.input_norm, stream, x);
+    if (i == 0) norm(name + "input_norm", layer.input_norm, stream, x);
     mixer(name, layer, x, out);
     if (!layer.post_mixer_norm.empty()) norm(name + "post_mixer_norm", layer.post_mixer_norm, out, out);
-    add(name + "mixer.add", stream, out, stream);
-    norm(name + "ffn_norm", layer.ffn_norm, stream, x);
+    add_and_norm(name + "mixer.add", 1, name + "ffn_norm", layer.ffn_norm, stream, out, x);
     ffn(name, layer, stream, x, out);
     if (!layer.post_ffn_norm.empty()) norm(name + "post_ffn_norm", layer.post_ffn_norm, out, out);
     if (layer.per_layer) {
       add(name + "ffn.add", stream, out, stream);
       per_layer_input(name, layer, stream, out);
-    } else if (layer.scalar != 1) {
-      add_scaled(name + "ffn.add", stream, out, layer.scalar, stream);
-    } else {
-      add(name + "ffn.add", stream, out, stream);
+    }
+    const bool last = i + 1 == spec_.layers.size();
+    static const FloatVector kNone;
+    const FloatVector& next = last ? kNone : spec_.layers[i + 1].input_norm;
+    const std::string next_name = concat("layers.", i + 1, ".input_norm");
+    if (!layer.per_layer) {
+      add_and_norm(name + "ffn.add", layer.scalar, next_name, next, stream, out, x);
+    } else if (!last) {
+      norm(next_name, next, stream, x);
     }
   }
   return stream;

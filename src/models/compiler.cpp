@@ -1,6 +1,7 @@
 #include "models/compiler.h"
 #include "base/error.h"
 #include "ops/attention/attention.h"
+#include "ops/norm/add_norm.h"
 #include "ops/norm/norm.h"
 #include "ops/rope/rope.h"
 #include "ops/split/split.h"
@@ -83,6 +84,34 @@ void Compiler::add_scaled(const std::string& name, Buffer a, Buffer b, float fac
                            .y = y.data,
                            .y_stride = y.cols}),
          y);
+}
+
+void Compiler::add_and_norm(const std::string& add_name, float factor, const std::string& norm_name,
+                            const FloatVector& weight, Buffer stream, Buffer out, Buffer x) {
+  if (!c_.device().is_cuda() || weight.empty()) {
+    factor == 1 ? add(add_name, stream, out, stream) : add_scaled(add_name, stream, out, factor, stream);
+    if (!weight.empty()) norm(norm_name, weight, stream, x);
+    return;
+  }
+  const ElementwiseArgs sum{.kind = factor == 1 ? ElementwiseKind::kAdd : ElementwiseKind::kAddScaled,
+                            .beta = factor,
+                            .size = stream.cols,
+                            .g = stream.data,
+                            .g_stride = stream.cols,
+                            .u = out.data,
+                            .u_stride = out.cols,
+                            .y = stream.data,
+                            .y_stride = stream.cols};
+  c_.add(bind_add_norm(c_.device(), norm_name, sum,
+                       {.kind = NormKind::kRms,
+                        .size = static_cast<int64_t>(weight.size()),
+                        .eps = spec_.eps,
+                        .weight = weight.data(),
+                        .x = stream.data,
+                        .x_stride = stream.cols,
+                        .y = x.data,
+                        .y_stride = x.cols}),
+         x);
 }
 
 void Compiler::rope_angles() {

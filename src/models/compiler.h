@@ -97,7 +97,10 @@ class Compiler {
   void elementwise(const std::string& name, ElementwiseKind kind, Buffer g, Buffer u, Buffer y);
   void add(const std::string& name, Buffer a, Buffer b, Buffer y);
   void add_scaled(const std::string& name, Buffer a, Buffer b, float factor, Buffer y);  // y = (a + b) * factor
-  void rope_angles();                                                                    // of every rope of the model
+  // stream = (stream + out) * factor, then x = its norm; one op on a GPU. Without weight: no norm.
+  void add_and_norm(const std::string& add_name, float factor, const std::string& norm_name, const FloatVector& weight,
+                    Buffer stream, Buffer out, Buffer x);
+  void rope_angles();  // of every rope of the model
   // Rotates dims of each head, from `first` on, with angles of ModelSpec::ropes[rope].
   void rotate(const std::string& name, int rope, int64_t heads, int64_t head_dim, Buffer x, int64_t first = 0);
   void kv_write(const std::string& name, PageField field, int64_t to, Buffer x);

@@ -1,9 +1,11 @@
-// Attention on tensor cores (m16n8k16), numeric specification in attention.h. A block of threads has a tile of queries
-// (rows of a span times heads that share a KV head) and passes over tiles of 64 positions, which copies bring into two
-// stages of shared memory. Warps are arranged in kRowWarps x kColumnWarps: each has kTiles tiles of sixteen queries,
-// and of those a part of the positions in Q K^T and a part of the value's dimensions in P V. How the work is arranged
-// changes no bit: every number is one chain of mma over an inner dimension that nobody cuts.
+// Attention on tensor cores (m16n8k16, or wgmma), numeric specification in attention.h. A block of threads has a tile
+// of queries (rows of a span times heads that share a KV head) and passes over tiles of 64 positions, which copies
+// bring into two stages of shared memory. Warps are arranged in kRowWarps x kColumnWarps: each has kTiles tiles of
+// sixteen queries, and of those a part of the positions in Q K^T and a part of the value's dimensions in P V. How the
+// work is arranged changes no bit: every number is one chain of mma over an inner dimension that nobody cuts.
 #pragma once
+
+#include <type_traits>
 
 #include "device/cuda/ptx.h"
 #include "ops/attention/attention_mma.h"
@@ -12,8 +14,10 @@ namespace weir {
 
 inline constexpr int kKeyTile = 64;  // positions
 
-template <int kKeyDim_, int kValueDim_, bool kShared_, int kTiles_, int kRowWarps_, int kColumnWarps_>
+template <int kKeyDim_, int kValueDim_, bool kShared_, int kTiles_, int kRowWarps_, int kColumnWarps_,
+          bool kWarpgroups_ = false>
 struct MmaShape {
+  static constexpr bool kWarpgroups = kWarpgroups_;                 // wgmma: the row warps, four, are a warpgroup
   static constexpr int kKeyDim = kKeyDim_, kValueDim = kValueDim_;  // padded with zeros up to these
   static constexpr bool kShared = kShared_;                         // values are the beginnings of the keys
   static constexpr int kTiles = kTiles_, kRowWarps = kRowWarps_, kColumnWarps = kColumnWarps_;
@@ -112,6 +116,14 @@ struct SwizzledRows {
   static __device__ __forceinline__ uint32_t offset(int r, int c) { return chunk_offset(r, c, kDim * 2); }
 };
 
+// As wgmma wants them: 64 elements of all rows, then the next 64.
+struct ColumnsOf64 {
+  static constexpr int kBytes = kKeyTile * 128;  // from 64 elements to the next
+  static __device__ __forceinline__ uint32_t offset(int r, int c) {
+    return static_cast<uint32_t>(c / 8 * kBytes) + chunk_offset(r, c % 8, 128);
+  }
+};
+
 // Loads positions [tile, tile + 64) of [first, last] to `to`; zeros for the others.
 template <int kDim, int kThreads, class Place = SwizzledRows<kDim>>
 __device__ __forceinline__ void load_tile(const TileSource& source, int64_t tile, int64_t first, int64_t last,
@@ -190,6 +202,7 @@ class MmaUnit {
     int stage = 0;
     for (int64_t tile = begin; tile <= last_; tile += kKeyTile, stage ^= 1) {
       cuda::ptx::wait_copies<1>();
+      if constexpr (S::kWarpgroups) cuda::ptx::fence_async_shared();
       __syncthreads();
       add_tile(tile, shared_ + S::kQueryBytes + stage * S::kStageBytes);
       __syncthreads();
@@ -207,8 +220,12 @@ class MmaUnit {
 
  private:
   __device__ int lane() const { return threadIdx.x % 32; }
-  __device__ int row_warp() const { return threadIdx.x / 32 / S::kColumnWarps; }
-  __device__ int column_warp() const { return threadIdx.x / 32 % S::kColumnWarps; }
+  __device__ int row_warp() const {
+    return S::kWarpgroups ? threadIdx.x / 32 % S::kRowWarps : threadIdx.x / 32 / S::kColumnWarps;
+  }
+  __device__ int column_warp() const {
+    return S::kWarpgroups ? threadIdx.x / 32 / S::kRowWarps : threadIdx.x / 32 % S::kColumnWarps;
+  }
   __device__ int group() const { return unit_.tile % a_.geometry.head_groups; }
   __device__ int64_t kv_head() const { return unit_.tile / a_.geometry.head_groups; }
   __device__ const int32_t* list() const { return a_.selected.of(unit_.entry); }
@@ -227,8 +244,7 @@ class MmaUnit {
       const int n = i / kChunks, c = i % kChunks;
       const float* q = a_.args.q + (unit_.block.row + n / heads_) * a_.args.q_stride +
                        (first_head() + n % heads_) * a_.args.key_dim + c * 8;
-      mma::store_chunk(mma::chunk_offset(n, c, S::kKeyDim * 2), shared_,
-                       mma::round_chunk(q, n < count_ ? key_dim - c * 8 : 0));
+      mma::store_chunk(KeyPlace::offset(n, c), shared_, mma::round_chunk(q, n < count_ ? key_dim - c * 8 : 0));
     }
   }
 
@@ -248,7 +264,7 @@ class MmaUnit {
   __device__ void load(int64_t tile, int stage) {
     if (tile <= last_) {
       std::byte* to = shared_ + S::kQueryBytes + stage * S::kStageBytes;
-      mma::load_tile<S::kKeyDim, S::kThreads>(keys_, tile, first_, last_, to);
+      mma::load_tile<S::kKeyDim, S::kThreads, KeyPlace>(keys_, tile, first_, last_, to);
       if constexpr (!S::kShared) {
         mma::load_tile<S::kValueDim, S::kThreads>(values_, tile, first_, last_, to + S::kKeyBytes);
       }
@@ -272,11 +288,63 @@ class MmaUnit {
 
   __device__ void add_tile(int64_t tile, std::byte* stage) {
     float scores[S::kTiles][S::kScoreTiles][4];
-    multiply_keys(cuda::ptx::shared_address(stage), scores);
+    if constexpr (S::kWarpgroups) {
+      multiply_keys_wgmma(cuda::ptx::shared_address(stage), scores);
+    } else {
+      multiply_keys(cuda::ptx::shared_address(stage), scores);
+    }
     mask(static_cast<int>(tile), scores);
     const uint32_t weights = cuda::ptx::shared_address(shared_ + S::kQueryBytes + 2 * S::kStageBytes);
     weigh(scores, weights);
-    multiply_values(cuda::ptx::shared_address(stage + (S::kShared ? 0 : S::kKeyBytes)), scores, weights);
+    const uint32_t values = cuda::ptx::shared_address(stage + (S::kShared ? 0 : S::kKeyBytes));
+    if constexpr (S::kWarpgroups) {
+      multiply_values_wgmma(values, weights);
+    } else {
+      multiply_values(values, scores, weights);
+    }
+  }
+
+  // Each warpgroup: all queries, and its part of the positions.
+  __device__ void multiply_keys_wgmma(uint32_t keys, float (&scores)[S::kTiles][S::kScoreTiles][4]) {
+    const uint32_t queries = cuda::ptx::shared_address(shared_);
+    const uint32_t rows = keys + column_warp() * (kKeyTile / S::kColumnWarps) * 128;
+    float* d = &scores[0][0][0];
+    cuda::ptx::wgmma_fence();
+#pragma unroll
+    for (int k = 0; k < S::kKeyDim / 16; ++k) {
+      const uint32_t at = k / 4 * mma::ColumnsOf64::kBytes + k % 4 * 32;
+      cuda::ptx::wgmma_bf16_shared<kKeyTile / S::kColumnWarps>(d, k_major(queries + at), k_major(rows + at), k > 0);
+    }
+    cuda::ptx::wgmma_commit();
+    cuda::ptx::wgmma_wait<0>();
+    cuda::ptx::pin<S::kScoreTiles * 4>(d);
+  }
+
+  // Each warpgroup: all queries, and its part of the dimensions.
+  __device__ void multiply_values_wgmma(uint32_t values, uint32_t weights) {
+    constexpr int kDims = S::kValueDim / S::kColumnWarps;
+    const uint32_t columns = values + column_warp() * (kDims / 64) * mma::ColumnsOf64::kBytes;
+    float* d = &acc_[0][0][0];
+    cuda::ptx::wgmma_fence();
+#pragma unroll
+    for (int k = 0; k < kKeyTile / 16; ++k) {
+      const uint64_t dims =
+          cuda::ptx::wgmma_descriptor(columns + k * 16 * 128, mma::ColumnsOf64::kBytes, 1024, cuda::ptx::Swizzle::k128);
+      cuda::ptx::wgmma_bf16_shared<kDims, cuda::ptx::Major::kK, cuda::ptx::Major::kMN>(d, k_major(weights + k * 32),
+                                                                                       dims);
+    }
+    cuda::ptx::wgmma_commit();
+#pragma unroll
+    for (int k = 0; k < kKeyTile / 16; ++k) {
+      uint32_t a[4];
+      cuda::ptx::load_matrix_x4(a, weights_row(weights, 0, k));
+      cuda::ptx::mma_bf16(sum_[0], a, kOnes, kOnes);
+    }
+    cuda::ptx::wgmma_wait<0>();
+    cuda::ptx::pin<S::kValueTiles * 4>(d);
+  }
+  static __device__ uint64_t k_major(uint32_t address) {
+    return cuda::ptx::wgmma_descriptor(address, 16, 1024, cuda::ptx::Swizzle::k128);
   }
 
   __device__ void multiply_keys(uint32_t keys, float (&scores)[S::kTiles][S::kScoreTiles][4]) {
@@ -419,7 +487,12 @@ class MmaUnit {
         }
       }
     }
-    sync_row_warps();
+    if constexpr (S::kWarpgroups) {
+      cuda::ptx::fence_async_shared();
+      __syncthreads();
+    } else {
+      sync_row_warps();
+    }
   }
 
   // The warps that share queries.
@@ -428,7 +501,6 @@ class MmaUnit {
   __device__ void multiply_values(uint32_t values, const float (&scores)[S::kTiles][S::kScoreTiles][4],
                                   uint32_t weights) {
     if (!has_queries(0)) return;
-    constexpr uint32_t kOnes = 0x3f803f80u;
     const int first_chunk = column_warp() * S::kValueTiles;
     const int l = lane();
 #pragma unroll
@@ -437,8 +509,7 @@ class MmaUnit {
 #pragma unroll
       for (int t = 0; t < S::kTiles; ++t) {
         if constexpr (S::kColumnWarps > 1) {
-          const int row = (row_warp() * S::kTiles + t) * 16 + l % 16;
-          cuda::ptx::load_matrix_x4(a[t], weights + mma::chunk_offset(row, 2 * k + l / 16, kKeyTile * 2));
+          cuda::ptx::load_matrix_x4(a[t], weights_row(weights, t, k));
         } else {
           for (int i = 0; i < 4; ++i) {
             const float* pair = &scores[t][2 * k + i / 2][i % 2 * 2];
@@ -460,6 +531,11 @@ class MmaUnit {
         }
       }
     }
+  }
+  // This lane's row of the weights' matrices of step k.
+  __device__ uint32_t weights_row(uint32_t weights, int t, int k) const {
+    const int row = (row_warp() * S::kTiles + t) * 16 + lane() % 16;
+    return weights + mma::chunk_offset(row, 2 * k + lane() / 16, kKeyTile * 2);
   }
   static constexpr __device__ int value_row_bytes() { return (S::kShared ? S::kKeyDim : S::kValueDim) * 2; }
 
@@ -539,7 +615,9 @@ class MmaUnit {
     }
   }
 
+  using KeyPlace = std::conditional_t<S::kWarpgroups, mma::ColumnsOf64, mma::SwizzledRows<S::kKeyDim>>;
   static constexpr unsigned kAll = 0xffffffffu;
+  static constexpr uint32_t kOnes = 0x3f803f80u;  // two ones
   static constexpr int kMergedTiles = S::kKeepsMerged ? S::kValueTiles : 1;
 
   const MmaAttention& a_;

@@ -2,6 +2,8 @@
 //
 //   embedding    y[r] = table[token of row r], widened exactly to FP32, times `scale` if that is not 1
 //   gather       y[i] = x[logit_rows[i]]: the rows that want logits, moved to the front
+//
+// On CUDA: the same bits; NVFP4 tables are refused.
 #pragma once
 
 #include <memory>

@@ -107,7 +107,7 @@ class GdnLayer final : public CudaOp {
              &gdn::prep, device().step(), layer_, range, blocks);
       launch(device(),
              {.grid = serial,
-              .block = gdn::kSpanThreads,
+              .block = gdn::kSpanThreads + 128,
               .shared_bytes = static_cast<int64_t>(sizeof(gdn::SpanShared)) + table,
               .overlap = true},
              &gdn::span, device().step(), layer_, range, blocks, carry + turn % 2 * carry_size,

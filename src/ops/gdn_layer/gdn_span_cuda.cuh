@@ -7,8 +7,9 @@
 
 namespace weir::gdn {
 
-constexpr int kSpanWarps = 8, kSpanThreads = kSpanWarps * 32;
-constexpr int kStages = 4, kAhead = 3;
+constexpr int kSpanWarps = 8, kSpanThreads = kSpanWarps * 32;  // that compute; a third warpgroup fetches blocks
+constexpr int kComputeRegisters = 232, kFetchRegisters = 40;   // of a thread: 64,512 in all
+constexpr int kStages = 4;
 constexpr int kOutputPitch = 20;
 
 struct SpanStage {
@@ -29,16 +30,25 @@ struct SpanPart {
   Sequence sequence;
   int head;
   int first, end;
-  int block0;  // number of chunk 0 among the launch's blocks
-  int used;    // chunks that the thread block has worked on before
+  int block0;    // number of chunk 0 among the launch's blocks
+  int used;      // chunks that the thread block has worked on before
+  int old_rows;  // of chunk 0 and, before a boundary, all of it
+  int rows;      // of the span
+  int64_t chunk0;
 
-  __device__ int64_t chunk(int i) const { return sequence.span.anchor_position / kChunk + i; }
-  // Rows of chunk i before the span, and before its end.
-  __device__ int old_rows() const {
-    return static_cast<int>(sequence.span.first_position - sequence.span.anchor_position);
+  __device__ SpanPart(const Sequence& of, int head_, int first_chunk, const kda::ChunkRange& range, int used_)
+      : sequence(of), head(head_), block0(first_chunk - range.first), used(used_) {
+    first = max(0, -block0);
+    end = min(kda::span_chunks(of.span), range.end - first_chunk);
+    old_rows = static_cast<int>(of.span.first_position - of.span.anchor_position);
+    rows = of.span.rows;
+    chunk0 = of.span.anchor_position / kChunk;
   }
-  __device__ int first_live(int i) const { return min(max(old_rows() - i * kChunk, 0), kChunk); }
-  __device__ int end_live(int i) const { return min(old_rows() + sequence.span.rows - i * kChunk, kChunk); }
+
+  __device__ int64_t chunk(int i) const { return chunk0 + i; }
+  // Rows of chunk i before the span, and before its end.
+  __device__ int first_live(int i) const { return min(max(old_rows - i * kChunk, 0), kChunk); }
+  __device__ int end_live(int i) const { return min(old_rows + rows - i * kChunk, kChunk); }
   __device__ int use(int i) const { return used + i - first; }
 };
 
@@ -80,18 +90,22 @@ __device__ __forceinline__ void store_carry(const float* s, float4* carry) {
   }
 }
 
-// The blocks of chunk i, kAhead chunks early, by thread 0; the kernel that makes them may still be running.
-__device__ __forceinline__ void fetch_blocks(SpanShared& shared, const SpanPart& part, const Blocks& blocks, int i) {
+// The blocks of a part's chunks, as stages become free, by one thread; the kernel that makes them may still be running.
+__device__ inline void fetch_blocks(SpanShared& shared, const SpanPart& part, const Blocks& blocks) {
   const Layer& layer = part.sequence.layer;
-  const int use = part.use(i), stage = use % kStages;
-  if (use >= kStages) ptx::mbarrier_wait(&shared.empty[stage], (use / kStages - 1) & 1);
-  while (ptx::load_acquire(blocks.counts + part.block0 + i) < blocks.done) {}
-  ptx::fence_async_global();
-  ptx::mbarrier_arrive_expect(&shared.full[stage], kKeyBlockBytes + kValueBlockBytes);
-  ptx::bulk_load(shared.stages[stage].keys, blocks.of_keys(layer, part.block0 + i, layer.key_head(part.head)),
-                 kKeyBlockBytes, &shared.full[stage]);
-  ptx::bulk_load(shared.stages[stage].values, blocks.of_values(layer, part.block0 + i, part.head), kValueBlockBytes,
-                 &shared.full[stage]);
+  const std::byte* keys = blocks.of_keys(layer, part.block0 + part.first, layer.key_head(part.head));
+  const std::byte* values = blocks.of_values(layer, part.block0 + part.first, part.head);
+  for (int i = part.first; i < part.end; ++i) {
+    const int use = part.use(i), stage = use % kStages;
+    if (use >= kStages) ptx::mbarrier_wait(&shared.empty[stage], (use / kStages - 1) & 1);
+    while (ptx::load_acquire(blocks.counts + part.block0 + i) < blocks.done) {}
+    ptx::fence_async_global();
+    ptx::mbarrier_arrive_expect(&shared.full[stage], kKeyBlockBytes + kValueBlockBytes);
+    ptx::bulk_load(shared.stages[stage].keys, keys, kKeyBlockBytes, &shared.full[stage]);
+    ptx::bulk_load(shared.stages[stage].values, values, kValueBlockBytes, &shared.full[stage]);
+    keys += int64_t{layer.key_heads} * kKeyBlockBytes;
+    values += int64_t{layer.heads} * kValueBlockBytes;
+  }
 }
 
 // The four rows of a lane in a chunk: 2 c, 2 c + 1, 8 + 2 c, 9 + 2 c.
@@ -119,7 +133,7 @@ struct OutputRow {
       : row(lane / 2), column(warp * 16 + lane % 2 * 8) {
     if (i < part.first || row < part.first_live(i) || row >= part.end_live(i)) return;
     const Layer& layer = part.sequence.layer;
-    const int64_t batch_row = part.sequence.row(part.chunk(i) * kChunk + row);
+    const int64_t batch_row = part.sequence.span.first_row + i * kChunk + row - part.old_rows;
     const float4* g =
         reinterpret_cast<const float4*>(layer.gate.data + batch_row * layer.gate.stride + part.head * kDim + column);
     gate[0] = ptx::load_stream(g);
@@ -200,13 +214,18 @@ __device__ __forceinline__ void scatter_column(uint32_t* u, const float* x, int 
 }
 
 // A part of a span; s is loaded, and holds the state after it at the end.
-__device__ __forceinline__ void run_part(SpanShared& shared, const SpanPart& part, const Blocks& blocks, float* s) {
-  const int thread = static_cast<int>(threadIdx.x), warp = thread / 32, lane = thread % 32, g = lane / 4, c = lane % 4;
+__device__ __forceinline__ void run_part(SpanShared& shared, const SpanPart& part, float* s) {
+  const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32, g = lane / 4,
+            c = lane % 4;
   const Sequence& sequence = part.sequence;
-  const PageId* const pages = sequence.span.pages[sequence.layer.journal.group].data();
+  const PageId* const pages = sequence.span.pages[sequence.layer.journal.group].data() + part.chunk0;
   const std::span<const AnchorWrite> writes = sequence.span.anchor_writes;
   size_t write = 0;
   while (write < writes.size() && writes[write].position <= part.chunk(part.first) * kChunk) ++write;
+  const auto chunk_of_write = [&] {
+    return write < writes.size() ? static_cast<int>(writes[write].position / kChunk - part.chunk0) : -1;
+  };
+  int wanted = chunk_of_write();  // before which an anchor is to be stored
   for (int i = part.first; i < part.end; ++i) {
     const int use = part.use(i), stage = use % kStages, first = part.first_live(i), end = part.end_live(i);
     const std::byte* const values = shared.stages[stage].values;
@@ -229,12 +248,10 @@ __device__ __forceinline__ void run_part(SpanShared& shared, const SpanPart& par
           p, high[k], ptx::wgmma_descriptor(keys + k / 4 * kKeyTile + k % 4 * 32, 16, 1024, ptx::Swizzle::k128), k > 0);
     }
     ptx::wgmma_commit();
-    // Meanwhile: the next blocks, the decay for the commit (in the last chunk for nothing), v, the row's numbers, the
-    // output of the chunk before.
+    // Meanwhile: the decay for the commit (in the last chunk for nothing), v, the rows' numbers, the output of the
+    // chunk before.
     const OutputRow before(part, i - 1, warp, lane);
-    const PageId page_id = pages[part.chunk(i)];
-    if (thread == 0 && i + kAhead < part.end) fetch_blocks(shared, part, blocks, i + kAhead);
-    __syncwarp();
+    const PageId page_id = pages[i];
     const float decay = *row_numbers(kDecay);
 #pragma unroll
     for (int x = 0; x < 64; ++x) s[x] *= decay;
@@ -315,21 +332,39 @@ __device__ __forceinline__ void run_part(SpanShared& shared, const SpanPart& par
     ptx::pin<64>(s);
     __syncwarp();
     if (lane == 0) ptx::mbarrier_arrive(&shared.empty[stage]);
-    if (write < writes.size() && writes[write].position == part.chunk(i + 1) * kChunk) {
+    if (wanted == i + 1) {
       store_planes(s, sequence.anchor(writes[write].slot).planes(part.head) + warp * kda::kPlaneColumns + lane);
       ++write;
+      wanted = chunk_of_write();
     }
   }
   const OutputRow last(part, part.end - 1, warp, lane);
   last.store(shared, part, part.end - 1, warp);
 }
 
+// The block's share of the launch: work(part) for each part.
+template <class Work>
+__device__ __forceinline__ void for_parts(const StepView* step, const Layer& layer, const kda::ChunkRange& range,
+                                          const kda::LongSpans& spans, const Work& work) {
+  int used = 0;
+  for (int item = static_cast<int>(blockIdx.x); item < spans.count() * layer.heads;
+       item += static_cast<int>(gridDim.x)) {
+    const kda::LongSpan entry = spans[item / layer.heads];
+    const Sequence sequence{*step, step->spans[static_cast<size_t>(entry.span)], layer};
+    const SpanPart part(sequence, item % layer.heads, entry.first_chunk, range, used);
+    if (part.first >= part.end) continue;
+    used += part.end - part.first;
+    work(part);
+  }
+}
+
 // carry: S of a span that the launch before or after works on too, [head][64 KB].
-__global__ void __launch_bounds__(kSpanThreads, 1) span(const StepView* step, Layer layer, kda::ChunkRange range,
-                                                        Blocks blocks, const float4* carry_in, float4* carry_out) {
+__global__ void __launch_bounds__(kSpanThreads + 128, 1)
+    span(const StepView* step, Layer layer, kda::ChunkRange range, Blocks blocks, const float4* carry_in,
+         float4* carry_out) {
   WEIR_DYNAMIC_SHARED(SpanShared, memory);
   SpanShared& shared = *memory;
-  const int thread = static_cast<int>(threadIdx.x), warp = thread / 32, lane = thread % 32;
+  const int thread = static_cast<int>(threadIdx.x);
   const kda::LongSpans spans(*step, reinterpret_cast<std::byte*>(memory + 1));
   if (thread == 0) {
     for (int i = 0; i < kStages; ++i) {
@@ -341,33 +376,25 @@ __global__ void __launch_bounds__(kSpanThreads, 1) span(const StepView* step, La
   }
   if (thread < kDim) shared.norm_weight[thread] = layer.norm_weight[thread];
   __syncthreads();
-  int used = 0;
-  for (int item = static_cast<int>(blockIdx.x); item < spans.count() * layer.heads;
-       item += static_cast<int>(gridDim.x)) {
-    const kda::LongSpan entry = spans[item / layer.heads];
-    const SpanView& view = step->spans[static_cast<size_t>(entry.span)];
-    const int chunks = kda::span_chunks(view), block0 = entry.first_chunk - range.first;
-    const SpanPart part{{*step, view, layer},
-                        item % layer.heads,
-                        max(0, -block0),
-                        min(chunks, range.end - entry.first_chunk),
-                        block0,
-                        used};
-    if (part.first >= part.end) continue;
-    if (thread == 0) {
-      for (int i = part.first; i < part.end && i < part.first + kAhead; ++i) fetch_blocks(shared, part, blocks, i);
+  if (thread < kSpanThreads) {
+    ptx::raise_registers<kComputeRegisters>();
+    for_parts(step, layer, range, spans, [&](const SpanPart& part) {
+      constexpr int kCarry = kDim * kDim / 4;
+      float s[64];
+      if (part.first == 0) {
+        const Anchor anchor = part.sequence.anchor(part.sequence.span.anchor);
+        load_planes(s, anchor ? anchor.planes(part.head) + thread / 32 * kda::kPlaneColumns + thread % 32 : nullptr);
+      } else {
+        load_carry(s, carry_in + part.head * kCarry);
+      }
+      run_part(shared, part, s);
+      if (part.end < kda::span_chunks(part.sequence.span)) store_carry(s, carry_out + part.head * kCarry);
+    });
+  } else {
+    ptx::lower_registers<kFetchRegisters>();
+    if (thread == kSpanThreads) {
+      for_parts(step, layer, range, spans, [&](const SpanPart& part) { fetch_blocks(shared, part, blocks); });
     }
-    float s[64];
-    constexpr int kCarry = kDim * kDim / 4;
-    if (part.first == 0) {
-      const Anchor anchor = part.sequence.anchor(view.anchor);
-      load_planes(s, anchor ? anchor.planes(part.head) + warp * kda::kPlaneColumns + lane : nullptr);
-    } else {
-      load_carry(s, carry_in + part.head * kCarry);
-    }
-    run_part(shared, part, blocks, s);
-    if (part.end < chunks) store_carry(s, carry_out + part.head * kCarry);
-    used += part.end - part.first;
   }
   ptx::wait_for_previous();  // whoever comes next waits for this kernel alone
 }

@@ -3,12 +3,10 @@
 // rounded, the operand of the next anchor term. Chunk rows before the span ("old": kt = 0) bring u from the journal.
 #pragma once
 
-#include "ops/kda_layer/kda_cuda.cuh"
-#include "ops/kda_layer/kda_spans_cuda.cuh"
+#include "ops/kda_layer/kda_span_state_cuda.cuh"
 
 namespace weir::kda {
 
-constexpr int kSpanWarps = 8, kSpanThreads = kSpanWarps * 32;
 constexpr int kStages = 4, kAhead = 3;
 constexpr int kStageBytes = 19 * 1024;  // swizzled operands start at multiples of 1024
 static_assert(kBlockBytes <= kStageBytes);
@@ -21,62 +19,6 @@ struct SpanShared {
   alignas(16) float norm_weight[kDim];
   uint64_t full[kStages], empty[kStages], normed;
 };
-
-// The part of a span that a launch works on; chunks are counted from the span's first.
-struct SpanPart {
-  Head head;
-  int first, end, chunks;
-  int block0;  // of chunk 0: in units of [head] blocks
-  int used;    // chunks that the thread block has worked on before
-
-  __device__ int64_t chunk(int i) const { return head.span.anchor_position / kChunk + i; }
-  // Rows of chunk i before the span, and before its end.
-  __device__ int old_rows() const { return static_cast<int>(head.span.first_position - head.span.anchor_position); }
-  __device__ int first_live(int i) const { return min(max(old_rows() - i * kChunk, 0), kChunk); }
-  __device__ int end_live(int i) const { return min(old_rows() + head.span.rows - i * kChunk, kChunk); }
-  __device__ int use(int i) const { return used + i - first; }
-};
-
-// Of S in a thread: s[8 k + 4 h + e], e = 0, 1, is row (value column) g, channel 16 k + 4 c + 2 h + e; s[8 k + 4 h + 2
-// + e] the same of row g + 8.
-__device__ __forceinline__ void load_anchor(float* s, const Anchor& anchor, int warp, int lane) {
-#pragma unroll
-  for (int k = 0; k < 8; ++k) {
-    uint4 high{}, low{};
-    if (anchor) {
-      const uint4* at = anchor.planes() + warp * kPlaneColumns + 32 * k + lane;
-      high = at[0];
-      low = at[kPlane];
-    }
-    join_planes(high.x, low.x, s[8 * k], s[8 * k + 1]);
-    join_planes(high.y, low.y, s[8 * k + 2], s[8 * k + 3]);
-    join_planes(high.z, low.z, s[8 * k + 4], s[8 * k + 5]);
-    join_planes(high.w, low.w, s[8 * k + 6], s[8 * k + 7]);
-  }
-}
-__device__ __forceinline__ void store_anchor(const float* s, const Anchor& anchor, int warp, int lane) {
-#pragma unroll
-  for (int k = 0; k < 8; ++k) {
-    const float* x = s + 8 * k;
-    uint4* at = anchor.planes() + warp * kPlaneColumns + 32 * k + lane;
-    at[0] = {high_planes(x[0], x[1]), high_planes(x[2], x[3]), high_planes(x[4], x[5]), high_planes(x[6], x[7])};
-    at[kPlane] = {low_planes(x[0], x[1]), low_planes(x[2], x[3]), low_planes(x[4], x[5]), low_planes(x[6], x[7])};
-  }
-}
-// Between launches that share a span: FP32, as the threads hold it.
-__device__ __forceinline__ void load_carry(float* s, const float4* carry) {
-#pragma unroll
-  for (int i = 0; i < 16; ++i) {
-    const float4 x = carry[i * kSpanThreads + threadIdx.x];
-    s[4 * i] = x.x, s[4 * i + 1] = x.y, s[4 * i + 2] = x.z, s[4 * i + 3] = x.w;
-  }
-}
-__device__ __forceinline__ void store_carry(const float* s, float4* carry) {
-#pragma unroll
-  for (int i = 0; i < 16; ++i) {
-    carry[i * kSpanThreads + threadIdx.x] = {s[4 * i], s[4 * i + 1], s[4 * i + 2], s[4 * i + 3]};
-  }
-}
 
 // The block of chunk i, kAhead chunks early, by thread 0.
 __device__ __forceinline__ void fetch_block(SpanShared& shared, const SpanPart& part, const std::byte* blocks, int i) {
@@ -102,41 +44,55 @@ __device__ __forceinline__ float fold_squares(const float* x, int g) {
   return sum + __shfl_xor_sync(kAllLanes, sum, 16);
 }
 
-// Norm, gate and store of a chunk's output, row lane / 2, eight columns; the squares of all columns must be there.
-struct OutputRow {
-  float4 gate[2];
-  float* out = nullptr;  // null: not a row of the span
-  int row, column;
-
-  __device__ OutputRow(const SpanPart& part, int i, int warp, int lane)
-      : row(lane / 2), column(warp * 16 + lane % 2 * 8) {
-    if (i < part.first || row < part.first_live(i) || row >= part.end_live(i)) return;
+// Norm, gate and store of outputs: of each chunk, row lane / 2, eight columns.
+class OutputRows {
+ public:
+  __device__ OutputRows(const SpanPart& part, int warp, int lane)
+      : row_(lane / 2), column_(warp * 16 + lane % 2 * 8), eps_(part.head.layer.norm_eps) {
     const Head& head = part.head;
-    const int64_t position = part.chunk(i) * kChunk + row;
-    const float4* g = reinterpret_cast<const float4*>(head.row(head.layer.gate, position) + column);
-    gate[0] = ptx::load_stream(g);
-    gate[1] = ptx::load_stream(g + 1);
-    out = head.layer.out + (head.span.first_row + position - head.span.first_position) * head.layer.out_stride +
-          head.head * kDim + column;
+    const int64_t row0 = head.span.first_row - part.old_rows + row_, x = head.head * kDim + column_;
+    gate_stride_ = head.layer.gate.stride * kChunk;
+    out_stride_ = head.layer.out_stride * kChunk;
+    gate_ = head.layer.gate.data + row0 * head.layer.gate.stride + x;
+    out_ = head.layer.out + row0 * head.layer.out_stride + x;
   }
 
+  // Before store().
+  __device__ void load_gate(const SpanPart& part, int i) {
+    live_ = i >= part.first && part.live(i * kChunk + row_);
+    if (!live_) return;
+    const float4* gate = reinterpret_cast<const float4*>(gate_ + i * gate_stride_);
+    values_[0] = ptx::load_stream(gate);
+    values_[1] = ptx::load_stream(gate + 1);
+  }
+
+  // Once all warps have left their squares.
   __device__ void store(SpanShared& shared, const SpanPart& part, int i, int warp) const {
     if (i < part.first) return;
     const int use = part.use(i);
     ptx::mbarrier_wait(&shared.normed, use & 1);
     __syncwarp();
-    if (out == nullptr) return;
-    const float factor = norm_factor(&shared.squares[use & 1][0][row], kChunk, part.head.layer.norm_eps);
+    if (!live_) return;
+    const float factor = norm_factor(&shared.squares[use & 1][0][row_], kChunk, eps_);
+    float4* out = reinterpret_cast<float4*>(out_ + i * out_stride_);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const float4 o = *reinterpret_cast<const float4*>(&shared.outputs[warp][row][column % 16 + 4 * half]),
-                   w = *reinterpret_cast<const float4*>(&shared.norm_weight[column + 4 * half]), g = gate[half];
+      const float4 o = *reinterpret_cast<const float4*>(&shared.outputs[warp][row_][column_ % 16 + 4 * half]),
+                   w = *reinterpret_cast<const float4*>(&shared.norm_weight[column_ + 4 * half]), g = values_[half];
       const float4 y = o * factor * w;
-      ptx::store_stream(
-          reinterpret_cast<float4*>(out) + half,
-          float4{y.x * fast_sigmoid(g.x), y.y * fast_sigmoid(g.y), y.z * fast_sigmoid(g.z), y.w * fast_sigmoid(g.w)});
+      ptx::store_stream(out + half, float4{y.x * fast_sigmoid(g.x), y.y * fast_sigmoid(g.y), y.z * fast_sigmoid(g.z),
+                                           y.w * fast_sigmoid(g.w)});
     }
   }
+
+ private:
+  int row_, column_;
+  float eps_;
+  const float* gate_;
+  float* out_;
+  int64_t gate_stride_, out_stride_;  // of a chunk
+  bool live_ = false;
+  float4 values_[2];
 };
 
 // Forward substitution, two rows at a time: the quad lane that owns them solves, rounds and hands them round. a: beta
@@ -175,12 +131,9 @@ __device__ __forceinline__ uint64_t core_matrices(uint32_t address) {
 __device__ __forceinline__ void run_part(SpanShared& shared, const SpanPart& part, const std::byte* blocks, float* s) {
   const int thread = static_cast<int>(threadIdx.x), warp = thread / 32, lane = thread % 32, g = lane / 4, c = lane % 4;
   const Head& head = part.head;
-  const PageId* const pages = head.span.pages[head.layer.journal.group].data();
-  size_t write = 0;
-  while (write < head.span.anchor_writes.size() &&
-         head.span.anchor_writes[write].position <= part.chunk(part.first) * kChunk) {
-    ++write;
-  }
+  const PageId* const pages = head.span.pages[head.layer.journal.group].data() + part.chunk(0);  // by chunk of the span
+  AnchorWrites writes(part);
+  OutputRows outputs(part, warp, lane);
   for (int i = part.first; i < part.end; ++i) {
     const int use = part.use(i), stage = use % kStages, first = part.first_live(i), end = part.end_live(i);
     const std::byte* const block = shared.stages[stage];
@@ -205,8 +158,8 @@ __device__ __forceinline__ void run_part(SpanShared& shared, const SpanPart& par
     ptx::wgmma_commit();
     // Meanwhile: the next block, the decay for the commit (in the last chunk for nothing), v, beta, the output of the
     // chunk before.
-    const OutputRow before(part, i - 1, warp, lane);
-    const PageId page_id = pages[part.chunk(i)];
+    outputs.load_gate(part, i - 1);
+    const PageId page_id = pages[i];
     if (thread == 0 && i + kAhead < part.end) fetch_block(shared, part, blocks, i + kAhead);
     __syncwarp();
 #pragma unroll
@@ -224,7 +177,7 @@ __device__ __forceinline__ void run_part(SpanShared& shared, const SpanPart& par
       a[r][1] = low_bf16(v[8]);
       beta[r] = reinterpret_cast<const float*>(block + kBlockBeta)[row];
     }
-    before.store(shared, part, i - 1, warp);
+    outputs.store(shared, part, i - 1, warp);
     __syncwarp();
     ptx::wgmma_wait<0>();
     ptx::pin<16>(p);
@@ -285,14 +238,10 @@ __device__ __forceinline__ void run_part(SpanShared& shared, const SpanPart& par
     ptx::pin<64>(s);
     __syncwarp();
     if (lane == 0) ptx::mbarrier_arrive(&shared.empty[stage]);
-    if (write < head.span.anchor_writes.size() &&
-        head.span.anchor_writes[write].position == part.chunk(i + 1) * kChunk) {
-      store_anchor(s, head.anchor(head.span.anchor_writes[write].slot), warp, lane);
-      ++write;
-    }
+    if (const Anchor anchor = writes.take(i + 1)) store_anchor(s, anchor, warp, lane);
   }
-  const OutputRow last(part, part.end - 1, warp, lane);
-  last.store(shared, part, part.end - 1, warp);
+  outputs.load_gate(part, part.end - 1);
+  outputs.store(shared, part, part.end - 1, warp);
 }
 
 // carry: S of a span that the launch before or after works on too, [head][64 KB].
@@ -319,13 +268,8 @@ __global__ void __launch_bounds__(kSpanThreads, 1)
        item += static_cast<int>(gridDim.x)) {
     const LongSpan entry = spans[item / layer.heads];
     const SpanView& view = step->spans[static_cast<size_t>(entry.span)];
-    const int chunks = span_chunks(view), block0 = entry.first_chunk - range.first;
-    const SpanPart part{{*step, view, layer, item % layer.heads},
-                        max(0, -block0),
-                        min(chunks, range.end - entry.first_chunk),
-                        chunks,
-                        block0,
-                        used};
+    const SpanPart part({*step, view, layer, item % layer.heads}, entry.first_chunk - range.first,
+                        range.end - range.first, used);
     if (part.first >= part.end) continue;
     if (thread == 0) {
       for (int i = part.first; i < part.end && i < part.first + kAhead; ++i) fetch_block(shared, part, blocks, i);
@@ -337,7 +281,7 @@ __global__ void __launch_bounds__(kSpanThreads, 1)
       load_carry(s, carry_in + part.head.head * (kDim * kDim / 4));
     }
     run_part(shared, part, blocks, s);
-    if (part.end < chunks) store_carry(s, carry_out + part.head.head * (kDim * kDim / 4));
+    if (part.end < part.chunks) store_carry(s, carry_out + part.head.head * (kDim * kDim / 4));
     used += part.end - part.first;
   }
 }

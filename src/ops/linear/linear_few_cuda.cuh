@@ -10,6 +10,10 @@ namespace weir {
 
 inline constexpr int kMostWarps = 4;  // that multiply, of a block
 inline constexpr int kRowTile = 64;   // rows of a block at most
+// Of a multiprocessor; shared memory has no room for many more. With several columns the compiler's own choice has the
+// fewest spills.
+template <int kColumns>
+inline constexpr int kLeastBlocks = kColumns == 1 ? 2 : 0;
 inline constexpr int kXStages = 4;
 inline constexpr int kMostResidentTiles = 64;  // of x, in shared memory
 
@@ -204,7 +208,7 @@ __device__ inline void skip_missing_strip(const MultiplyArgs& args, const WarpSt
 }
 
 template <TileFormat kFormat, int kColumns>
-__global__ void __launch_bounds__(32 * (kMostWarps + (kColumns > 1 ? 1 : 0)))
+__global__ void __launch_bounds__(32 * (kMostWarps + (kColumns > 1 ? 1 : 0)), kLeastBlocks<kColumns>)
     linear_few_rows(const __grid_constant__ MultiplyArgs args) {
   using Operand = typename OperandOf<kFormat>::Type;
   WEIR_DYNAMIC_SHARED(std::byte, shared);

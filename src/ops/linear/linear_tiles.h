@@ -94,8 +94,7 @@ struct TiledWeight {
 // Shape and format of the tiles of a matrix, without memory.
 TiledWeight tiled_shape(const WeightView& weight);
 
-// Copies a matrix of the host to the device as tiles, which live as long as the device. The same matrix gives the same
-// tiles again. Any format but kNvfp4.
+// Copies a matrix of the host to the device as tiles, which live as long as the device. Any format but kNvfp4.
 TiledWeight upload_tiles(CudaDevice& device, const WeightView& host);
 
 

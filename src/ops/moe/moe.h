@@ -10,6 +10,15 @@
 // panels of outputs, then down, then the sums. With activations other than f32, rows that integer formats multiply are
 // coded in 8 bits (row_codes.h): x once per row before it is gathered, h once per pair. Only experts that have rows are
 // read: weight_bytes_read counts those. cost() cannot know the routing and assumes that every expert is equally likely.
+//
+// On CUDA with activations f32: the CPU's f32 bits (sixteen sums, base/math.h).
+// On CUDA otherwise, tensor cores (linear_tiles.h, linear_tile_cuda.cuh):
+//   x is rounded to BF16;  gate_e x and up_e x: as linear multiplies on CUDA, in segments(in) parts, each from zero,
+//   added to +0 in ascending order;  + bias;  h = act(gate, up) in FP32 by base/math.h, rounded to BF16
+//   down_e h: the same in segments(inter) parts;  z_e = that + bias, FP32;  y as above
+// An expert's output for a row has the same bits whichever kernel multiplies: warps by themselves with few rows an
+// expert, blocks with many, which is decided by the bounds of the step. Experts whose matrices differ in format from
+// each other's (gate and up count as one) are multiplied as with f32.
 #pragma once
 
 #include <memory>

@@ -19,6 +19,8 @@
 //                     renormalize must be true: the weights have sum 1 as they are
 // Finally w = w * expert_scale[id], where there are such factors (Gemma 4).
 // ids are written in ascending order: the order in which a row's experts are added (docs/numerics.md, CPU rule 6).
+//
+// On CUDA: the same operations in the same order, and the same bits. A block takes a row; its first warp chooses.
 #pragma once
 
 #include <memory>
