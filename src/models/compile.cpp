@@ -3,7 +3,7 @@
 
 #include "base/error.h"
 #include "models/compiler.h"
-#include "ops/attn_residual/attn_residual.h"
+#include "ops/attn_residual/residual_norm.h"
 #include "ops/embedding/embedding.h"
 
 namespace weir {
@@ -56,41 +56,84 @@ Buffer Compiler::residual_stack(Buffer stream) {
   const Buffer x = c_.buffer("normed", spec_.hidden);
   const Buffer out = c_.buffer("sublayer", spec_.hidden);
   std::vector<const float*> sealed;
+  norm("layers.0.input_norm", spec_.layers[0].input_norm, stream, x);
   for (size_t i = 0; i < spec_.layers.size(); ++i) {
     const LayerSpec& layer = spec_.layers[i];
     const std::string name = concat("layers.", i, ".");
-    const Buffer input = sealed.empty() ? stream : read;
-    if (!sealed.empty()) residual_read(name + "mixer_residual", layer.mixer_residual, sealed, stream, read);
-    norm(name + "input_norm", layer.input_norm, input, x);
-    if (static_cast<int64_t>(i) % spec_.residual_block == 0) {
+    const bool seals = static_cast<int64_t>(i) % spec_.residual_block == 0;
+    if (seals) {
       sealed.push_back(stream.data);
       stream = c_.buffer(concat("stream.", sealed.size()), spec_.hidden);
-      mixer(name, layer, x, stream);
-    } else {
-      mixer(name, layer, x, out);
-      add(name + "mixer.add", stream, out, stream);
     }
-    residual_read(name + "ffn_residual", layer.ffn_residual, sealed, stream, read);
-    norm(name + "ffn_norm", layer.ffn_norm, read, x);
+    mixer(name, layer, x, seals ? stream : out);
+    residual_norm({.add = seals ? "" : name + "mixer.add",
+                   .residual = name + "ffn_residual",
+                   .norm = name + "ffn_norm",
+                   .residual_weight = layer.ffn_residual,
+                   .norm_weight = layer.ffn_norm},
+                  sealed, stream, out, read, x);
     ffn(name, layer, read, x, out);
-    add(name + "ffn.add", stream, out, stream);
+    if (i + 1 == spec_.layers.size()) break;
+    const LayerSpec& next = spec_.layers[i + 1];
+    const std::string next_name = concat("layers.", i + 1, ".");
+    residual_norm({.add = name + "ffn.add",
+                   .residual = next_name + "mixer_residual",
+                   .norm = next_name + "input_norm",
+                   .residual_weight = next.mixer_residual,
+                   .norm_weight = next.input_norm},
+                  sealed, stream, out, read, x);
   }
+  add(concat("layers.", spec_.layers.size() - 1, ".ffn.add"), stream, out, stream);
   residual_read("output_residual", spec_.output_residual, sealed, stream, read);
   return read;
 }
 
-void Compiler::residual_read(const std::string& name, const FloatVector& weight, std::vector<const float*> candidates,
-                             Buffer stream, Buffer y) {
+void Compiler::residual_norm(const ResidualNorm& part, const std::vector<const float*>& sealed, Buffer stream,
+                             Buffer out, Buffer read, Buffer x) {
+  if (!c_.device().is_cuda()) {
+    if (!part.add.empty()) add(part.add, stream, out, stream);
+    residual_read(part.residual, part.residual_weight, sealed, stream, read);
+    norm(part.norm, part.norm_weight, read, x);
+    return;
+  }
+  ResidualNormArgs args{.add = {},
+                        .residual = residual_args(part.residual_weight, sealed, stream, read),
+                        .norm = {.kind = NormKind::kRms,
+                                 .size = spec_.hidden,
+                                 .eps = spec_.eps,
+                                 .weight = part.norm_weight.data(),
+                                 .x = read.data,
+                                 .x_stride = read.cols,
+                                 .y = x.data,
+                                 .y_stride = x.cols}};
+  if (!part.add.empty()) {
+    args.add = {.kind = ElementwiseKind::kAdd,
+                .size = spec_.hidden,
+                .g = stream.data,
+                .g_stride = stream.cols,
+                .u = out.data,
+                .u_stride = out.cols,
+                .y = stream.data,
+                .y_stride = stream.cols};
+  }
+  c_.add(bind_residual_norm(c_.device(), part.norm, std::move(args)), x);
+}
+
+AttnResidualArgs Compiler::residual_args(const FloatVector& weight, std::vector<const float*> candidates, Buffer stream,
+                                         Buffer y) const {
   candidates.push_back(stream.data);
-  c_.add(bind_attn_residual(c_.device(), name,
-                            {.candidates = std::move(candidates),
-                             .stride = stream.cols,
-                             .size = spec_.hidden,
-                             .eps = spec_.eps,
-                             .weight = weight.data(),
-                             .y = y.data,
-                             .y_stride = y.cols}),
-         y);
+  return {.candidates = std::move(candidates),
+          .stride = stream.cols,
+          .size = spec_.hidden,
+          .eps = spec_.eps,
+          .weight = weight.data(),
+          .y = y.data,
+          .y_stride = y.cols};
+}
+
+void Compiler::residual_read(const std::string& name, const FloatVector& weight,
+                             const std::vector<const float*>& sealed, Buffer stream, Buffer y) {
+  c_.add(bind_attn_residual(c_.device(), name, residual_args(weight, sealed, stream, y)), y);
 }
 
 void Compiler::head(Buffer stream) {

@@ -11,6 +11,7 @@
 
 #include "models/circuit.h"
 #include "ops/activation/activation.h"
+#include "ops/attn_residual/attn_residual.h"
 #include "ops/delta_rule/delta_rule.h"
 #include "ops/gate/gate.h"
 #include "ops/linear/linear.h"
@@ -31,8 +32,19 @@ class Compiler {
   // --- residual schemes (compile.cpp) ---
   Buffer plain_stack(Buffer stream);
   Buffer residual_stack(Buffer stream);
-  void residual_read(const std::string& name, const FloatVector& weight, std::vector<const float*> candidates,
+  // The names of three ops, the first of which need not be, and the weights of the others.
+  struct ResidualNorm {
+    std::string add, residual, norm;
+    const FloatVector& residual_weight;
+    const FloatVector& norm_weight;
+  };
+  // stream = stream + out, read = the mixture of all streams, x = its norm; one op on a GPU.
+  void residual_norm(const ResidualNorm& part, const std::vector<const float*>& sealed, Buffer stream, Buffer out,
+                     Buffer read, Buffer x);
+  void residual_read(const std::string& name, const FloatVector& weight, const std::vector<const float*>& sealed,
                      Buffer stream, Buffer y);
+  AttnResidualArgs residual_args(const FloatVector& weight, std::vector<const float*> candidates, Buffer stream,
+                                 Buffer y) const;
   void head(Buffer stream);
   void mixer(const std::string& layer, const LayerSpec& spec, Buffer x, Buffer out);
   // `stream`: what `x` is the norm of.
