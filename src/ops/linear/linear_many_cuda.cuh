@@ -155,29 +155,41 @@ __device__ inline void multiply_many_groups(const std::byte* weights, const std:
   }
 }
 
-// y = the sums of the segments so far.
+// y = the sums of the segments so far. Of the values before, kBatch are read at a time: one by one each would wait for
+// the store before it.
 template <int kRows>
 __device__ inline void store_segment(const MultiplyArgs& args, const ManyBlock& block, int segment, int rows,
                                      const float (&sums)[kRows / 2]) {
+  constexpr int kBatch = 32;
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = lane_index();
   if (warp >= block.strips) return;
   const int strip = block.first_strip + warp;
   const LinearPart& part = part_of(args, strip);
   const bool last = segment == args.segments - 1;
+  const auto row_of = [&](int i) { return block.first_row + i / 2 * 8 + lane % 4 * 2 + i % 2; };
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     const int o = (strip - part.first_strip) * static_cast<int>(kTileOuts) + lane / 4 + 8 * half;
     if (o >= part.out) return;
     const bool biased = last && part.bias != nullptr;
     const float bias = biased ? part.bias[o] : 0;
+    float* y = part.y + o;
 #pragma unroll
-    for (int i = 0; i < kRows / 4; ++i) {
-      const int row = block.first_row + i / 2 * 8 + lane % 4 * 2 + i % 2;
-      if (row >= rows) continue;
-      float* y = part.y + row * part.y_stride + o;
-      const float sum = sums[i / 2 * 4 + 2 * half + i % 2];
-      const float total = segment == 0 ? sum : *y + sum;
-      *y = biased ? total + bias : total;
+    for (int first = 0; first < kRows / 4; first += kBatch) {
+      float before[kBatch] = {};
+      if (segment > 0) {
+#pragma unroll
+        for (int i = 0; i < kBatch; ++i) {
+          if (row_of(first + i) < rows) before[i] = y[row_of(first + i) * part.y_stride];
+        }
+      }
+#pragma unroll
+      for (int i = first; i < first + kBatch; ++i) {
+        if (row_of(i) >= rows) continue;
+        const float sum = sums[i / 2 * 4 + 2 * half + i % 2];
+        const float total = segment == 0 ? sum : before[i - first] + sum;
+        y[row_of(i) * part.y_stride] = biased ? total + bias : total;
+      }
     }
   }
 }
