@@ -18,18 +18,19 @@ namespace weir {
 
 inline constexpr int kColumnTileBytes = 1024;  // 8 rows x 64 k
 
+__device__ inline uint4 pack_eight(const float4& low, const float4& high) {
+  return {cuda::pack_bf16(low.x, low.y), cuda::pack_bf16(low.z, low.w), cuda::pack_bf16(high.x, high.y),
+          cuda::pack_bf16(high.z, high.w)};
+}
+
 // Eight k of a row: from FP32 to their sixteen bytes. Elements at and beyond `in` are zero.
 __device__ inline uint4 round_eight(const float* x, int64_t k, int64_t in) {
-  float v[8];
   if (k + 8 <= in && reinterpret_cast<uintptr_t>(x + k) % 16 == 0) {
-    const float4 low = *reinterpret_cast<const float4*>(x + k), high = *reinterpret_cast<const float4*>(x + k + 4);
-    v[0] = low.x, v[1] = low.y, v[2] = low.z, v[3] = low.w;
-    v[4] = high.x, v[5] = high.y, v[6] = high.z, v[7] = high.w;
-  } else {
-    for (int i = 0; i < 8; ++i) v[i] = k + i < in ? x[k + i] : 0.f;
+    return pack_eight(*reinterpret_cast<const float4*>(x + k), *reinterpret_cast<const float4*>(x + k + 4));
   }
-  return {cuda::pack_bf16(v[0], v[1]), cuda::pack_bf16(v[2], v[3]), cuda::pack_bf16(v[4], v[5]),
-          cuda::pack_bf16(v[6], v[7])};
+  float v[8];
+  for (int i = 0; i < 8; ++i) v[i] = k + i < in ? x[k + i] : 0.f;
+  return pack_eight({v[0], v[1], v[2], v[3]}, {v[4], v[5], v[6], v[7]});
 }
 
 // --- the product of a tile
