@@ -168,7 +168,8 @@ __device__ inline void round_to_shared(const MultiplyArgs& args, int first_segme
     }
 #pragma unroll
     for (int i = 0; i < kBatch; ++i) {
-      if (eight + i * step < aligned) *reinterpret_cast<uint4*>(to + (eight + i * step) * 128) = pack_eight(low[i], high[i]);
+      if (eight + i * step < aligned)
+        *reinterpret_cast<uint4*>(to + (eight + i * step) * 128) = pack_eight(low[i], high[i]);
     }
   }
   for (int eight = aligned + begin; eight < eights; eight += step) {
