@@ -124,13 +124,7 @@ __device__ inline void combine_segments(const MultiplyArgs& args, int strip, int
     const float* v = sums.value[c];
     partials[(segment * kColumns + c) * 32] = {v[0], v[1], v[2], v[3]};
   }
-  __threadfence();
-  __syncwarp();
-  int done = 0;
-  if (lane == 0) done = static_cast<int>(atomicAdd(args.counters + item, 1u));
-  if (__shfl_sync(cuda::kAllLanes, done, 0) != args.segments - 1) return;
-  __threadfence();
-  if (lane == 0) args.counters[item] = 0;
+  if (!last_to_arrive(args.counters + item, args.segments)) return;
   for (int s = 0; s < args.segments; ++s) {
 #pragma unroll
     for (int c = 0; c < kColumns; ++c) {
