@@ -208,7 +208,7 @@ class MmaUnit {
       __syncthreads();
       load(tile + 2 * kKeyTile, stage);
       const bool last_piece = tile + kKeyTile > last_;
-      if (last_piece || (tile + kKeyTile) % unit_.block.piece == 0) {
+      if (last_piece || ((tile + kKeyTile) & (unit_.block.piece - 1)) == 0) {
         end_piece(first_piece, last_piece);
         first_piece = false;
         start_piece();

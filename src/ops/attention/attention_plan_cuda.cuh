@@ -30,6 +30,11 @@ struct AttentionGeometry {
   }
 };
 
+// Of positions and rows, which have 31 bits: a division of 64 costs several times as much.
+__device__ inline int quotient(int64_t a, int64_t b) {
+  return static_cast<int>(static_cast<uint32_t>(a) / static_cast<uint32_t>(b));
+}
+
 struct AttentionEntry {
   int64_t first_row, rows, position;  // in the batch; of the first row
 };
@@ -60,8 +65,8 @@ __device__ inline EntrySize entry_size(const AttentionGeometry& g, const Attenti
   for (int64_t p = entry.position; p < end;) {
     const int64_t change = g.same_piece_end(p), stop = change < end ? change : end;
     const int64_t piece = g.piece(p);
-    const int pieces = static_cast<int>((stop - 1) / piece - first_visible(p, g.window) / piece + 1);
-    size.blocks += static_cast<int>((stop - p + g.block_rows - 1) / g.block_rows);
+    const int pieces = quotient(stop - 1, piece) - quotient(first_visible(p, g.window), piece) + 1;
+    size.blocks += quotient(stop - p + g.block_rows - 1, g.block_rows);
     size.pieces = pieces > size.pieces ? pieces : size.pieces;
     p = stop;
   }
@@ -69,8 +74,8 @@ __device__ inline EntrySize entry_size(const AttentionGeometry& g, const Attenti
 }
 
 __device__ inline AttentionBlock block_at(const AttentionGeometry& g, int64_t row, int64_t rows, int64_t position) {
-  const int64_t piece = g.piece(position), first = first_visible(position, g.window) / piece;
-  return {row, rows, position, piece, first, (position + rows - 1) / piece - first + 1};
+  const int64_t piece = g.piece(position), first = quotient(first_visible(position, g.window), piece);
+  return {row, rows, position, piece, first, quotient(position + rows - 1, piece) - first + 1};
 }
 
 // The block with index `index`, or the one that holds row `row` of the entry when index is -1; says which one it was.
@@ -80,11 +85,11 @@ __device__ inline AttentionBlock find_block(const AttentionGeometry& g, const At
   int before = 0;
   for (int64_t p = entry.position; p < end;) {
     const int64_t change = g.same_piece_end(p), stop = change < end ? change : end;
-    const int blocks = static_cast<int>((stop - p + g.block_rows - 1) / g.block_rows);
+    const int blocks = quotient(stop - p + g.block_rows - 1, g.block_rows);
     const int64_t offset = p - entry.position;
     const bool here = index >= 0 ? index < before + blocks : row < stop - entry.position;
     if (here) {
-      found = index >= 0 ? index : before + static_cast<int>((row - offset) / g.block_rows);
+      found = index >= 0 ? index : before + quotient(row - offset, g.block_rows);
       const int64_t first = p + static_cast<int64_t>(found - before) * g.block_rows;
       const int64_t rows = stop - first < g.block_rows ? stop - first : g.block_rows;
       return block_at(g, entry.first_row + first - entry.position, rows, first);

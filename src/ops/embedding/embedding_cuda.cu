@@ -11,9 +11,7 @@ namespace {
 constexpr int kThreads = 256;
 constexpr int kPerThread = 4;
 
-int64_t blocks_of(int64_t elements) {
-  return (elements + kThreads * kPerThread - 1) / (kThreads * kPerThread);
-}
+int64_t blocks_of(int64_t elements) { return (elements + kThreads * kPerThread - 1) / (kThreads * kPerThread); }
 
 // body(element) for the block's part of `size` elements, neighbouring threads having neighbours.
 template <class Body>

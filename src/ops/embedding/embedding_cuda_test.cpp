@@ -30,8 +30,8 @@ TEST_F(EmbeddingCuda, WidensRowsOfEveryFormatExactly) {
     }
     for (const float scale : {1.f, 0.7f}) {
       DeviceBuffer<float> y(device(), 5 * stride);
-      const auto op = bind_embedding(device(), "embedding",
-                                     {.table = table, .scale = scale, .y = y.data(), .y_stride = stride});
+      const auto op =
+          bind_embedding(device(), "embedding", {.table = table, .scale = scale, .y = y.data(), .y_stride = stride});
       StepView step;
       step.rows = 4;
       step.tokens = tokens;

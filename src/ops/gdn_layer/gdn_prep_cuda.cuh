@@ -45,65 +45,80 @@ struct PrepChunk {
   __device__ bool live(int row) const { return row >= first && row < end; }
 };
 
-// One input's rows through the convolution, in order.
+// One input's live rows through the convolution, in order.
 class Convolution {
  public:
   __device__ Convolution(const PrepChunk& chunk, Input which, int head, int lane)
-      : chunk_(chunk), which_(which), head_(head), lane_(lane) {
+      : chunk_(chunk),
+        rows_(reinterpret_cast<const float4*>(chunk.sequence.input(which, head, chunk.start)) + lane),
+        stride_(chunk.sequence.layer.qkv.stride / 4),
+        which_(which),
+        head_(head),
+        lane_(lane) {
     const float4* taps = chunk.sequence.taps(which, head) + 4 * lane;
 #pragma unroll
     for (int i = 0; i < 4; ++i) taps_[i] = taps[i];
 #pragma unroll
-    for (int i = 0; i < kHistory; ++i) earlier_[i] = input(i - kHistory);
-  }
-
-  // Row `row` of the chunk (or up to three before it) as the convolution takes it; zeros where nobody needs it.
-  __device__ uint2 input(int row) const {
-    const int64_t position = chunk_.start + row;
-    if (position >= chunk_.sequence.span.first_position) {
-      if (row >= chunk_.end) return {0, 0};
-      const float* x = chunk_.sequence.input(which_, head_, position);
-      return kda::pack4(ptx::load_stream(reinterpret_cast<const float4*>(x) + lane_));
+    for (int i = 0; i < kHistory; ++i) {
+      const int row = chunk.first - kHistory + i;
+      if (chunk.start + row >= chunk.sequence.span.first_position) {
+        earlier_[i] = load(row);
+      } else {
+        const uint16_t* stored = chunk.sequence.stored_input(which, head, chunk.start + row);
+        earlier_[i] = stored == nullptr ? uint2{0, 0} : *reinterpret_cast<const uint2*>(stored + 4 * lane);
+      }
     }
-    if (row + kHistory < chunk_.first) return {0, 0};
-    const uint16_t* stored = chunk_.sequence.stored_input(which_, head_, position);
-    return stored == nullptr ? uint2{0, 0} : *reinterpret_cast<const uint2*>(stored + 4 * lane_);
   }
 
-  // The result for a row whose input is x; stores what the state wants of it.
+  __device__ uint2 input(int row) const { return chunk_.live(row) ? load(row) : uint2{0, 0}; }
+
+  // The result for a row whose input is x; something finite where not live.
   __device__ float4 next(int row, uint2 x) {
     if (chunk_.page && chunk_.live(row)) {
       *reinterpret_cast<uint2*>(chunk_.page.inputs(which_, head_, row) + 4 * lane_) = x;
     }
-    if (row >= kChunk - kHistory && chunk_.next) {
-      *reinterpret_cast<uint2*>(chunk_.next.window(which_, head_, row - (kChunk - kHistory)) + 4 * lane_) = x;
-    }
     const float4 s = kda::convolve4(taps_, earlier_[0], earlier_[1], earlier_[2], x);
-    earlier_[0] = earlier_[1], earlier_[1] = earlier_[2], earlier_[2] = x;
+    if (row >= chunk_.first) earlier_[0] = earlier_[1], earlier_[1] = earlier_[2], earlier_[2] = x;
     return s;
   }
 
+  // After the last row of a full chunk: the window of the anchor behind it.
+  __device__ void finish() const {
+    if (!chunk_.next) return;
+#pragma unroll
+    for (int i = 0; i < kHistory; ++i) {
+      *reinterpret_cast<uint2*>(chunk_.next.window(which_, head_, i) + 4 * lane_) = earlier_[i];
+    }
+  }
+
  private:
+  __device__ uint2 load(int row) const { return kda::pack4(ptx::load_stream(rows_ + row * stride_)); }
+
   const PrepChunk& chunk_;
+  const float4* rows_;  // of the chunk
+  int64_t stride_;
   Input which_;
   int head_, lane_;
   float4 taps_[4];
   uint2 earlier_[kHistory];  // oldest first
 };
 
+// Loops over rows are not unrolled as a whole: each item would run through more code than the instruction cache holds.
 __device__ __forceinline__ void prep_values(const PrepChunk& chunk, int head, std::byte* block, int lane) {
   Convolution convolution(chunk, kV, head, lane);
+  constexpr int kAtOnce = 8;
+#pragma unroll 1
+  for (int first = 0; first < kChunk; first += kAtOnce) {
+    uint2 x[kAtOnce];
 #pragma unroll
-  for (int first = 0; first < kChunk; first += 8) {
-    uint2 x[8];
+    for (int i = 0; i < kAtOnce; ++i) x[i] = convolution.input(first + i);
 #pragma unroll
-    for (int i = 0; i < 8; ++i) x[i] = convolution.input(first + i);
-#pragma unroll
-    for (int i = 0; i < 8; ++i) {
+    for (int i = 0; i < kAtOnce; ++i) {
       reinterpret_cast<uint2*>(block + kValues + (first + i) * kValuePitch)[lane] =
           kda::pack4(convolution.next(first + i, x[i]));
     }
   }
+  convolution.finish();
 }
 
 // Keys and queries of the chunk's rows into the tiles; 0 where a row has none.
@@ -111,7 +126,7 @@ __device__ __forceinline__ void prep_rows(const PrepChunk& chunk, int key_head, 
   const Layer& layer = chunk.sequence.layer;
   Convolution queries(chunk, kQ, key_head, lane), keys(chunk, kK, key_head, lane);
   constexpr int kAtOnce = 4;
-#pragma unroll
+#pragma unroll 1
   for (int start = 0; start < kChunk; start += kAtOnce) {
     uint2 xq[kAtOnce], xk[kAtOnce];
     float4 q[kAtOnce], k[kAtOnce];
@@ -148,6 +163,8 @@ __device__ __forceinline__ void prep_rows(const PrepChunk& chunk, int key_head, 
       *reinterpret_cast<uint2*>(tile + kQueries + at) = query;
     }
   }
+  queries.finish();
+  keys.finish();
 }
 
 // G of row `lane` of a head; all lanes take part. Rows that are not there keep the sum before them.

@@ -3,6 +3,7 @@
 // rounded, the operand of the next anchor term. Chunk rows before the span ("old": Lb = 0) bring u from the journal.
 #pragma once
 
+#include "ops/gdn_layer/gdn_columns_cuda.cuh"
 #include "ops/gdn_layer/gdn_prep_cuda.cuh"
 
 namespace weir::gdn {
@@ -111,18 +112,6 @@ __device__ inline void fetch_blocks(SpanShared& shared, const SpanPart& part, co
 // The four rows of a lane in a chunk: 2 c, 2 c + 1, 8 + 2 c, 9 + 2 c.
 __device__ __forceinline__ int lane_row(int r, int c) { return r / 2 * 8 + 2 * c + r % 2; }
 
-// kda::column_squares of four rows at once; row 2 (g % 2) + g / 2 % 2 in lane 4 g + c.
-__device__ __forceinline__ float fold_squares(const float* x, int g) {
-  const bool odd = g % 2 != 0, upper = g / 2 % 2 != 0;
-  float pair[2];
-#pragma unroll
-  for (int i = 0; i < 2; ++i) {
-    pair[i] = (odd ? x[2 + i] : x[i]) + __shfl_xor_sync(kAllLanes, odd ? x[i] : x[2 + i], 4);
-  }
-  const float sum = (upper ? pair[1] : pair[0]) + __shfl_xor_sync(kAllLanes, upper ? pair[0] : pair[1], 8);
-  return sum + __shfl_xor_sync(kAllLanes, sum, 16);
-}
-
 // Norm, gate and store of a chunk's output, row lane / 2, eight columns; the squares of all columns must be there.
 struct OutputRow {
   float4 gate[2];
@@ -160,59 +149,6 @@ struct OutputRow {
   }
 };
 
-// From the lane's four rows of the columns g and g + 8 to all rows of one of them, g + 8 (c % 2): the lanes of a quad
-// exchange columns, then rows.
-__device__ __forceinline__ void gather_column(float* x, const float (*a)[2], int c) {
-  const bool odd = c % 2 != 0, upper = c / 2 != 0;
-  float pair[8];  // rows 8 h + 4 (c / 2) + m at 4 h + m
-#pragma unroll
-  for (int r = 0; r < 4; ++r) {
-    const float keep = odd ? a[r][1] : a[r][0];
-    const float other = __shfl_xor_sync(kAllLanes, odd ? a[r][0] : a[r][1], 1);
-    pair[r / 2 * 4 + r % 2] = odd ? other : keep;
-    pair[r / 2 * 4 + 2 + r % 2] = odd ? keep : other;
-  }
-#pragma unroll
-  for (int i = 0; i < 8; ++i) {
-    const float other = __shfl_xor_sync(kAllLanes, pair[i], 2);
-    x[i / 4 * 8 + i % 4] = upper ? other : pair[i];
-    x[i / 4 * 8 + 4 + i % 4] = upper ? pair[i] : other;
-  }
-}
-
-// Forward substitution in one column: x becomes u, rounded. pairs: Lb [j][i].
-__device__ __forceinline__ void substitute(float* x, const float* pairs) {
-#pragma unroll
-  for (int j = 0; j < kChunk; ++j) {
-    x[j] = cuda::round_bf16(x[j]);
-#pragma unroll
-    for (int part = (j + 1) / 4; part < 4; ++part) {
-      const float4 l = *reinterpret_cast<const float4*>(pairs + j * kChunk + 4 * part);
-      if (4 * part > j) x[4 * part] = fmaf(-l.x, x[j], x[4 * part]);
-      if (4 * part + 1 > j) x[4 * part + 1] = fmaf(-l.y, x[j], x[4 * part + 1]);
-      if (4 * part + 2 > j) x[4 * part + 2] = fmaf(-l.z, x[j], x[4 * part + 2]);
-      if (4 * part + 3 > j) x[4 * part + 3] = fmaf(-l.w, x[j], x[4 * part + 3]);
-    }
-  }
-}
-
-// Back to operands: of the lane's rows, 2 c and 2 c + 1 of the columns g and g + 8, then the same 8 rows on.
-__device__ __forceinline__ void scatter_column(uint32_t* u, const float* x, int c) {
-  uint32_t rows[8];  // 2 m, 2 m + 1
-#pragma unroll
-  for (int m = 0; m < 8; ++m) rows[m] = __byte_perm(__float_as_uint(x[2 * m]), __float_as_uint(x[2 * m + 1]), 0x7632);
-  const bool odd = c % 2 != 0, upper = c / 2 != 0;
-#pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    const uint32_t* quad = rows + 4 * half;
-    const uint32_t even_rows = upper ? quad[2] : quad[0], odd_rows = upper ? quad[3] : quad[1];
-    const uint32_t own = odd ? odd_rows : even_rows;
-    const uint32_t other = __shfl_xor_sync(kAllLanes, odd ? even_rows : odd_rows, 1);
-    u[2 * half] = odd ? other : own;
-    u[2 * half + 1] = odd ? own : other;
-  }
-}
-
 // A part of a span; s is loaded, and holds the state after it at the end.
 __device__ __forceinline__ void run_part(SpanShared& shared, const SpanPart& part, float* s) {
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32, g = lane / 4,
@@ -242,10 +178,10 @@ __device__ __forceinline__ void run_part(SpanShared& shared, const SpanPart& par
       for (int x = 0; x < 4; ++x) high[k][x] = kda::high_planes(s[8 * k + 2 * x], s[8 * k + 2 * x + 1]);
     }
     ptx::wgmma_fence();
+    const uint64_t rows = ptx::wgmma_descriptor(keys, 16, 1024, ptx::Swizzle::k128);
 #pragma unroll
     for (int k = 0; k < 8; ++k) {
-      ptx::wgmma_bf16<32>(
-          p, high[k], ptx::wgmma_descriptor(keys + k / 4 * kKeyTile + k % 4 * 32, 16, 1024, ptx::Swizzle::k128), k > 0);
+      ptx::wgmma_bf16<32>(p, high[k], rows + static_cast<uint64_t>((k / 4 * kKeyTile + k % 4 * 32) / 16), k > 0);
     }
     ptx::wgmma_commit();
     // Meanwhile: the decay for the commit (in the last chunk for nothing), v, the rows' numbers, the output of the
@@ -256,15 +192,23 @@ __device__ __forceinline__ void run_part(SpanShared& shared, const SpanPart& par
 #pragma unroll
     for (int x = 0; x < 64; ++x) s[x] *= decay;
     float a[4][2], beta[4], scale[4], commit[4];
+    const auto lane_rows = [&](float* to, int at) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const float2 x = *reinterpret_cast<const float2*>(row_numbers(at) + 8 * half + 2 * c);
+        to[2 * half] = x.x;
+        to[2 * half + 1] = x.y;
+      }
+    };
+    lane_rows(beta, kBetas);
+    lane_rows(scale, kScales);
+    lane_rows(commit, kCommits);
 #pragma unroll
     for (int r = 0; r < 4; ++r) {
-      const int row = lane_row(r, c);
-      const uint16_t* v = reinterpret_cast<const uint16_t*>(values + kValues + row * kValuePitch) + warp * 16 + g;
+      const uint16_t* v =
+          reinterpret_cast<const uint16_t*>(values + kValues + lane_row(r, c) * kValuePitch) + warp * 16 + g;
       a[r][0] = low_bf16(v[0]);
       a[r][1] = low_bf16(v[8]);
-      beta[r] = row_numbers(kBetas)[row];
-      scale[r] = row_numbers(kScales)[row];
-      commit[r] = row_numbers(kCommits)[row];
     }
     before.store(shared, part, i - 1, warp);
     ptx::wgmma_wait<0>();

@@ -206,6 +206,29 @@ TEST_P(KdaLayerCuda, BoundsBeyondTheStepChangeNothing) {
   expect_same_state(*exact, *loose);
 }
 
+// More spans than a warp has lanes, of one row and of several.
+TEST_P(KdaLayerCuda, ManySpansEqualEachAlone) {
+  constexpr int64_t kMany = 37, kRows = 5;
+  KdaWorld together(device(), GetParam().bounded, kHeads, kMany, kRows, kMany * kRows),
+      alone(device(), GetParam().bounded, kHeads, kMany, kRows, kRows);
+  std::vector<int64_t> counts;
+  for (int64_t s = 0; s < kMany; ++s) {
+    counts.push_back(s % 3 == 0 ? 1 : 1 + s % kRows);
+    for (KdaWorld* w : {&together, &alone}) {
+      w->sequence(s).rows =
+          KdaSequenceRows(kHeads, kRows, GetParam().bounded, GetParam().gates, static_cast<uint64_t>(s));
+    }
+  }
+  together.step(counts);
+  for (int64_t s = 0; s < kMany; ++s) {
+    std::vector<int64_t> one(static_cast<size_t>(kMany), 0);
+    one[static_cast<size_t>(s)] = counts[static_cast<size_t>(s)];
+    alone.step(one);
+    expect_same_bits(together.sequence(s).out, alone.sequence(s).out, "out");
+  }
+  EXPECT_TRUE(together.pages().values() == alone.pages().values()) << "journal pages differ";
+}
+
 using KdaLayerCudaArguments = CudaCase;
 
 TEST_F(KdaLayerCudaArguments, WhatDoesNotFitIsRefused) {

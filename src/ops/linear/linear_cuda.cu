@@ -57,8 +57,8 @@ class LinearTiles final : public CudaOp {
     for (const LinearArgs& part : parts) add(part);
     for (Launch& launch : launches_) {
       prepare_multiply(device, launch.format);
-      launch.args.counters = device.allocate_array<uint32_t>(launch.args.strips);
-      device.reserve_workspace(multiply_bytes(launch.args, parts.front().max_rows));
+      launch.args.counters = device.allocate_array<uint32_t>(launch.args.counter_count());
+      device.reserve_workspace(multiply_bytes(device, launch.args, parts.front().max_rows));
     }
   }
 

@@ -99,11 +99,11 @@ class LinearCuda : public CudaCase {
     args.segment_tiles = tiled.segment_tiles;
     args.x = device_x.data();
     args.x_stride = x.stride;
-    args.counters = device().allocate_array<uint32_t>(tiled.strips());
+    args.counters = device().allocate_array<uint32_t>(args.counter_count());
     args.parts[0] = {
         .tiles = tiled.tiles, .y = y.data(), .y_stride = stride, .out = static_cast<int32_t>(weight.view.out)};
     const auto rows = static_cast<int32_t>(x.rows);
-    const DeviceBuffer<std::byte> workspace(device(), multiply_bytes(args, rows));
+    const DeviceBuffer<std::byte> workspace(device(), multiply_bytes(device(), args, rows));
     device().stage(step_of(x.rows));
     args.step = device().step();
     there = multiply_tiles(device(), tiled.format, args, workspace.data(), rows, kernel);

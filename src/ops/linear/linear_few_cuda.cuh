@@ -124,13 +124,7 @@ __device__ inline void combine_segments(const MultiplyArgs& args, int strip, int
     const float* v = sums.value[c];
     partials[(segment * kColumns + c) * 32] = {v[0], v[1], v[2], v[3]};
   }
-  __threadfence();
-  __syncwarp();
-  int done = 0;
-  if (lane == 0) done = static_cast<int>(atomicAdd(args.counters + item, 1u));
-  if (__shfl_sync(cuda::kAllLanes, done, 0) != args.segments - 1) return;
-  __threadfence();
-  if (lane == 0) args.counters[item] = 0;
+  if (!last_to_arrive(args.counters + item, args.segments)) return;
   for (int s = 0; s < args.segments; ++s) {
 #pragma unroll
     for (int c = 0; c < kColumns; ++c) {
@@ -142,16 +136,38 @@ __device__ inline void combine_segments(const MultiplyArgs& args, int strip, int
   store_outputs(args, strip, rows, sums);
 }
 
-// Rows of x, at most eight, to their places in shared memory. Columns of rows that there are not keep what was there:
-// nobody looks at their sums.
+// Rows of x, at most eight, to their places in shared memory; a thread takes eights of one row, kBatch of them at a
+// time, since every read is far. Columns of rows that there are not keep what was there: nobody looks at their sums.
 __device__ inline void round_to_shared(const MultiplyArgs& args, int first_segment, int rows, std::byte* to) {
+  constexpr int kBatch = 8;
   const int64_t first = static_cast<int64_t>(first_segment) * args.segment_tiles * kTileIns;
   const int eights = args.block_segments * args.segment_tiles * static_cast<int>(kTileIns / 8);
-#pragma unroll 4
-  for (int i = static_cast<int>(threadIdx.x); i < eights * rows; i += static_cast<int>(blockDim.x)) {
-    const int row = i % rows, eight = i / rows;
-    *reinterpret_cast<uint4*>(to + eight * 128 + row * 16) =
-        round_eight(args.x + row * args.x_stride, first + eight * 8, args.in);
+  const int shift = rows > 4 ? 3 : rows > 2 ? 2 : rows > 1 ? 1 : 0;
+  const int row = static_cast<int>(threadIdx.x) & ((1 << shift) - 1);
+  const int begin = static_cast<int>(threadIdx.x) >> shift, step = static_cast<int>(blockDim.x) >> shift;
+  if (row >= rows) return;
+  const float* x = args.x + row * args.x_stride + first;
+  to += row * 16;
+  // Eights that are two aligned reads each; the others, at the end of a row, one by one.
+  const int64_t inside = reinterpret_cast<uintptr_t>(x) % 16 == 0 && first < args.in ? (args.in - first) / 8 : 0;
+  const int aligned = inside < eights ? static_cast<int>(inside) : eights;
+  for (int eight = begin; eight < aligned; eight += kBatch * step) {
+    float4 low[kBatch], high[kBatch];
+#pragma unroll
+    for (int i = 0; i < kBatch; ++i) {
+      if (eight + i * step >= aligned) continue;
+      const auto* from = reinterpret_cast<const float4*>(x + (eight + i * step) * 8);
+      low[i] = from[0];
+      high[i] = from[1];
+    }
+#pragma unroll
+    for (int i = 0; i < kBatch; ++i) {
+      if (eight + i * step < aligned)
+        *reinterpret_cast<uint4*>(to + (eight + i * step) * 128) = pack_eight(low[i], high[i]);
+    }
+  }
+  for (int eight = aligned + begin; eight < eights; eight += step) {
+    *reinterpret_cast<uint4*>(to + eight * 128) = round_eight(x, eight * 8, args.in - first);
   }
 }
 

@@ -2,8 +2,9 @@
 // block, another warp brings tiles of weights and of x through a ring. BF16 tiles are operands where they lie in
 // shared memory; others become BF16 in registers, a warp its strip.
 //
-// The order of sums is that of linear_tile_cuda.cuh, instructions of other shapes giving the same bits. A segment's
-// sums join those before it in y, since registers hold one set.
+// The order of sums is that of linear_tile_cuda.cuh, instructions of other shapes giving the same bits. A block takes
+// all segments: their sums join those before in y, since registers hold one set. Or, where there are few blocks, each
+// takes one, and the last warp to be done with a strip adds them up.
 #pragma once
 
 #include <type_traits>
@@ -49,16 +50,16 @@ struct ManyStages {
   }
 };
 
-// Rows and strips of a block.
+// Rows, strips and segments of a block.
 struct ManyBlock {
-  int first_row, first_column, first_strip, strips;
+  int first_row, first_column, first_strip, strips, first_segment;
 
   template <int kRows>
   __device__ static ManyBlock here(const MultiplyArgs& args) {
     const int first_strip = static_cast<int>(blockIdx.y) * kManyStrips;
     const int left = args.strips - first_strip;
     return {static_cast<int>(blockIdx.x) * kRows, static_cast<int>(blockIdx.x) * (kRows / 8), first_strip,
-            left < kManyStrips ? left : kManyStrips};
+            left < kManyStrips ? left : kManyStrips, static_cast<int>(blockIdx.z) * args.block_segments};
   }
 };
 
@@ -67,15 +68,16 @@ template <class Operand, int kRows>
 __device__ inline void bring_tiles(const MultiplyArgs& args, const ManyBlock& block,
                                    ManyStages<Operand, kRows> stages) {
   const int k_tiles = args.segments * args.segment_tiles, lane = lane_index();
+  const int first = block.first_segment * args.segment_tiles, end = first + args.block_segments * args.segment_tiles;
   const int left = args.columns - block.first_column;
   const int x_bytes = (left < kRows / 8 ? left : kRows / 8) * kColumnTileBytes;
   const std::byte* tile = nullptr;
   if (lane < block.strips) {
     const int strip = block.first_strip + lane;
     const LinearPart& part = part_of(args, strip);
-    tile = part.tiles + static_cast<int64_t>(strip - part.first_strip) * k_tiles * Operand::kBytes;
+    tile = part.tiles + (static_cast<int64_t>(strip - part.first_strip) * k_tiles + first) * Operand::kBytes;
   }
-  for (int t = 0; t < k_tiles; ++t) {
+  for (int t = first; t < end; ++t) {
     cuda::ptx::mbarrier_wait(stages.empty(), stages.phase ^ 1);
     if (lane == 0) {
       cuda::ptx::mbarrier_arrive_expect(stages.full(), block.strips * Operand::kBytes + x_bytes);
@@ -155,31 +157,67 @@ __device__ inline void multiply_many_groups(const std::byte* weights, const std:
   }
 }
 
-// y = the sums of the segments so far.
+// y = sums, after the first added to what y has; the last get the bias. Of the values before, kBatch are read at a
+// time: one by one each would wait for the store before it.
 template <int kRows>
-__device__ inline void store_segment(const MultiplyArgs& args, const ManyBlock& block, int segment, int rows,
-                                     const float (&sums)[kRows / 2]) {
+__device__ inline void store_sums(const MultiplyArgs& args, const ManyBlock& block, bool first_sums, bool last,
+                                  int rows, const float (&sums)[kRows / 2]) {
+  constexpr int kBatch = 32;
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = lane_index();
   if (warp >= block.strips) return;
   const int strip = block.first_strip + warp;
   const LinearPart& part = part_of(args, strip);
-  const bool last = segment == args.segments - 1;
+  const auto row_of = [&](int i) { return block.first_row + i / 2 * 8 + lane % 4 * 2 + i % 2; };
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     const int o = (strip - part.first_strip) * static_cast<int>(kTileOuts) + lane / 4 + 8 * half;
     if (o >= part.out) return;
     const bool biased = last && part.bias != nullptr;
     const float bias = biased ? part.bias[o] : 0;
+    float* y = part.y + o;
 #pragma unroll
-    for (int i = 0; i < kRows / 4; ++i) {
-      const int row = block.first_row + i / 2 * 8 + lane % 4 * 2 + i % 2;
-      if (row >= rows) continue;
-      float* y = part.y + row * part.y_stride + o;
-      const float sum = sums[i / 2 * 4 + 2 * half + i % 2];
-      const float total = segment == 0 ? sum : *y + sum;
-      *y = biased ? total + bias : total;
+    for (int first = 0; first < kRows / 4; first += kBatch) {
+      float before[kBatch] = {};
+      if (!first_sums) {
+#pragma unroll
+        for (int i = 0; i < kBatch; ++i) {
+          if (row_of(first + i) < rows) before[i] = y[row_of(first + i) * part.y_stride];
+        }
+      }
+#pragma unroll
+      for (int i = first; i < first + kBatch; ++i) {
+        if (row_of(i) >= rows) continue;
+        const float sum = sums[i / 2 * 4 + 2 * half + i % 2];
+        const float total = first_sums ? sum : before[i - first] + sum;
+        y[row_of(i) * part.y_stride] = biased ? total + bias : total;
+      }
     }
   }
+}
+
+// Leaves a segment's sums; the last warp to do so for a strip takes them all, segments ascending.
+template <int kRows>
+__device__ inline void combine_sums(const MultiplyArgs& args, const ManyBlock& block, int rows,
+                                    float (&sums)[kRows / 2]) {
+  const int warp = static_cast<int>(threadIdx.x) / 32, lane = lane_index();
+  if (warp >= block.strips) return;
+  const int64_t item = static_cast<int64_t>(blockIdx.x) * args.strips + block.first_strip + warp;
+  float4* partials = reinterpret_cast<float4*>(args.partials) + item * args.segments * (kRows / 8) * 32 + lane;
+#pragma unroll
+  for (int i = 0; i < kRows / 8; ++i) {
+    partials[(block.first_segment * (kRows / 8) + i) * 32] = {sums[4 * i], sums[4 * i + 1], sums[4 * i + 2],
+                                                              sums[4 * i + 3]};
+  }
+  if (!last_to_arrive(args.counters + item, args.segments)) return;
+  for (int s = 0; s < args.segments; ++s) {
+#pragma unroll
+    for (int i = 0; i < kRows / 8; ++i) {
+      const float4 v = __ldcg(partials + (s * (kRows / 8) + i) * 32);
+      const float values[4] = {v.x, v.y, v.z, v.w};
+      for (int j = 0; j < 4; ++j) sums[4 * i + j] = s == 0 ? values[j] : sums[4 * i + j] + values[j];
+    }
+  }
+  store_sums<kRows>(args, block, true, true, rows, sums);
 }
 
 template <TileFormat kFormat, int kRows>
@@ -201,7 +239,7 @@ __global__ void __launch_bounds__(kManyThreads, 1) linear_many_rows(const __grid
     return;
   }
   cuda::ptx::raise_registers<232>();
-  for (int segment = 0; segment < args.segments; ++segment) {
+  for (int segment = 0; segment < args.block_segments; ++segment) {
     float sums[kRows / 2];
     if constexpr (Operand::kGroupSteps > 0) {
       for (float& sum : sums) sum = 0;
@@ -222,7 +260,11 @@ __global__ void __launch_bounds__(kManyThreads, 1) linear_many_rows(const __grid
     cuda::ptx::wgmma_wait<0>();
     cuda::ptx::pin<kRows / 2>(sums);
     if (lane_index() == 0) cuda::ptx::mbarrier_arrive(used);
-    store_segment<kRows>(args, block, segment, rows, sums);
+    if (args.block_segments < args.segments) {
+      combine_sums<kRows>(args, block, rows, sums);
+    } else {
+      store_sums<kRows>(args, block, segment == 0, segment == args.segments - 1, rows, sums);
+    }
   }
 }
 

@@ -6,7 +6,7 @@
 // strips to fill the GPU; the last warp to be done with a strip then adds the segments' sums in their order.
 //
 // Many rows: bound by the tensor cores. A block multiplies 128 outputs with 128 or 256 rows, segments one after the
-// other.
+// other, or one segment as with few rows.
 #pragma once
 
 #include "base/step_view.h"
@@ -37,7 +37,7 @@ struct MultiplyArgs {
   int32_t segment_tiles = 0;
   const float* x = nullptr;
   int64_t x_stride = 0;
-  uint32_t* counters = nullptr;  // [strips], zero between launches
+  uint32_t* counters = nullptr;  // [counter_count()], zero between launches
   const StepView* step = nullptr;
   RowSet rows = RowSet::kAll;
 
@@ -46,6 +46,9 @@ struct MultiplyArgs {
   int32_t columns = 0;           // eights of rows that the launch serves
   std::byte* rounded = nullptr;  // x in BF16, [k tile][columns][8 x 8 matrices of a tile], with more than eight rows
   float* partials = nullptr;     // sums of segments
+
+  // Of strips, for each tile of rows that blocks with a segment each may have.
+  int64_t counter_count() const { return int64_t{4} * strips; }
 };
 
 // When an op with such tiles is bound.
@@ -56,6 +59,6 @@ void prepare_multiply(CudaDevice& device, TileFormat format);
 enum class MultiplyKernel { kBest, kFewRows, kManyRows };
 bool multiply_tiles(CudaDevice& device, TileFormat format, MultiplyArgs args, std::byte* workspace, int32_t rows,
                     MultiplyKernel kernel = MultiplyKernel::kBest);
-int64_t multiply_bytes(const MultiplyArgs& args, int32_t rows);
+int64_t multiply_bytes(CudaDevice& device, const MultiplyArgs& args, int32_t rows);
 
 }  // namespace weir

@@ -41,8 +41,13 @@ int kernel_columns(int32_t rows) {
 int64_t rounded_bytes(const MultiplyArgs& args, int32_t rows) {
   return int64_t{args.segments} * args.segment_tiles * columns_of(rows) * kColumnTileBytes;
 }
-int64_t partial_bytes(const MultiplyArgs& args, int32_t rows) {
-  return args.segments == 1 ? 0 : int64_t{128} * 4 * args.strips * args.segments * kernel_columns(rows);
+// Of either kernel where blocks take a segment each.
+int64_t partial_bytes(CudaDevice& device, const MultiplyArgs& args, int32_t rows) {
+  if (args.segments == 1) return 0;
+  const int64_t few = int64_t{args.strips} * kernel_columns(std::min(rows, kRowTile));
+  const int64_t tiles = (std::min(rows, kFewerManyRows) + kFewerManyRows / 4 - 1) / (kFewerManyRows / 4);
+  const int64_t many = std::min(tiles * args.strips, int64_t{kManyStrips} * device.sm_count()) * (kFewerManyRows / 32);
+  return int64_t{128} * 4 * args.segments * std::max(few, many);
 }
 
 void launch_few_rows(CudaDevice& device, TileFormat format, MultiplyArgs args, int32_t rows) {
@@ -73,9 +78,26 @@ void launch_few_rows(CudaDevice& device, TileFormat format, MultiplyArgs args, i
                kernel.kernel, args);
 }
 
-void launch_many_rows(CudaDevice& device, const ManyRowsKernel& kernel, const MultiplyArgs& args, int32_t rows) {
+struct ManyGrid {
+  int row_tiles, groups, splits;
+
+  int blocks() const { return row_tiles * groups * splits; }
+};
+
+// Blocks take all segments, or one each where the multiprocessors, with room for a block, are done sooner.
+ManyGrid many_grid(CudaDevice& device, const MultiplyArgs& args, int32_t block_rows, int32_t rows) {
+  ManyGrid grid{(rows + block_rows - 1) / block_rows, (args.strips + kManyStrips - 1) / kManyStrips, 1};
+  const int sms = device.sm_count();
+  const auto rounds = [&](int splits) { return (grid.blocks() * splits + sms - 1) / sms; };
+  if (rows <= kFewerManyRows && rounds(1) == 1 && rounds(args.segments) < args.segments) grid.splits = args.segments;
+  return grid;
+}
+
+void launch_many_rows(CudaDevice& device, const ManyRowsKernel& kernel, MultiplyArgs args, int32_t rows) {
+  const ManyGrid grid = many_grid(device, args, kernel.rows, rows);
+  args.block_segments = args.segments / grid.splits;
   cuda::launch(device,
-               {.grid = {(rows + kernel.rows - 1) / kernel.rows, (args.strips + kManyStrips - 1) / kManyStrips},
+               {.grid = {grid.row_tiles, grid.groups, grid.splits},
                 .block = kManyThreads,
                 .shared_bytes = kernel.shared_bytes,
                 .overlap = true},
@@ -84,8 +106,7 @@ void launch_many_rows(CudaDevice& device, const ManyRowsKernel& kernel, const Mu
 
 // Whether blocks of many rows are enough to keep a third of the GPU busy: they are that much faster.
 bool many_rows_pay(CudaDevice& device, const ManyRowsKernel& kernel, const MultiplyArgs& args, int32_t rows) {
-  const int blocks = ((rows + kernel.rows - 1) / kernel.rows) * ((args.strips + kManyStrips - 1) / kManyStrips);
-  return rows > kRowTile && blocks * 3 >= device.sm_count();
+  return rows > kRowTile && many_grid(device, args, kernel.rows, rows).blocks() * 3 >= device.sm_count();
 }
 
 }  // namespace
@@ -100,8 +121,8 @@ void prepare_multiply(CudaDevice& device, TileFormat format) {
   }
 }
 
-int64_t multiply_bytes(const MultiplyArgs& args, int32_t rows) {
-  return rounded_bytes(args, rows) + partial_bytes(args, std::min(rows, kRowTile));
+int64_t multiply_bytes(CudaDevice& device, const MultiplyArgs& args, int32_t rows) {
+  return rounded_bytes(args, rows) + partial_bytes(device, args, rows);
 }
 
 bool multiply_tiles(CudaDevice& device, TileFormat format, MultiplyArgs args, std::byte* workspace, int32_t rows,

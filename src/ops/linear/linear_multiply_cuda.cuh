@@ -16,4 +16,18 @@ __device__ inline int step_rows(const MultiplyArgs& args) {
   return args.rows == RowSet::kAll ? args.step->rows : static_cast<int>(args.step->logit_rows.size());
 }
 
+// Whether a warp is the last of `count` to be done with an item; it then sees what the others have written. Leaves the
+// counter zero.
+__device__ inline bool last_to_arrive(uint32_t* counter, int count) {
+  const bool leader = threadIdx.x % 32 == 0;
+  __threadfence();
+  __syncwarp();
+  int before = 0;
+  if (leader) before = static_cast<int>(atomicAdd(counter, 1u));
+  if (__shfl_sync(cuda::kAllLanes, before, 0) != count - 1) return false;
+  __threadfence();
+  if (leader) *counter = 0;
+  return true;
+}
+
 }  // namespace weir

@@ -18,18 +18,19 @@ namespace weir {
 
 inline constexpr int kColumnTileBytes = 1024;  // 8 rows x 64 k
 
+__device__ inline uint4 pack_eight(const float4& low, const float4& high) {
+  return {cuda::pack_bf16(low.x, low.y), cuda::pack_bf16(low.z, low.w), cuda::pack_bf16(high.x, high.y),
+          cuda::pack_bf16(high.z, high.w)};
+}
+
 // Eight k of a row: from FP32 to their sixteen bytes. Elements at and beyond `in` are zero.
 __device__ inline uint4 round_eight(const float* x, int64_t k, int64_t in) {
-  float v[8];
   if (k + 8 <= in && reinterpret_cast<uintptr_t>(x + k) % 16 == 0) {
-    const float4 low = *reinterpret_cast<const float4*>(x + k), high = *reinterpret_cast<const float4*>(x + k + 4);
-    v[0] = low.x, v[1] = low.y, v[2] = low.z, v[3] = low.w;
-    v[4] = high.x, v[5] = high.y, v[6] = high.z, v[7] = high.w;
-  } else {
-    for (int i = 0; i < 8; ++i) v[i] = k + i < in ? x[k + i] : 0.f;
+    return pack_eight(*reinterpret_cast<const float4*>(x + k), *reinterpret_cast<const float4*>(x + k + 4));
   }
-  return {cuda::pack_bf16(v[0], v[1]), cuda::pack_bf16(v[2], v[3]), cuda::pack_bf16(v[4], v[5]),
-          cuda::pack_bf16(v[6], v[7])};
+  float v[8];
+  for (int i = 0; i < 8; ++i) v[i] = k + i < in ? x[k + i] : 0.f;
+  return pack_eight({v[0], v[1], v[2], v[3]}, {v[4], v[5], v[6], v[7]});
 }
 
 // --- the product of a tile
@@ -73,12 +74,24 @@ struct SharedX {
   }
 };
 
+// A tile of x of one column in registers.
+struct LoadedX {
+  uint32_t fragments[2][4];
+
+  __device__ explicit LoadedX(const std::byte* x) {
+    const SharedX shared(x, kColumnTileBytes);
+    for (int pair = 0; pair < 2; ++pair) shared.load(0, pair, fragments[pair]);
+  }
+  __device__ void load(int, int pair, uint32_t (&b)[4]) const {
+    for (int i = 0; i < 4; ++i) b[i] = fragments[pair][i];
+  }
+};
+
 // One tile of 16 outputs x 64 k times a tile of x (SharedX, or what else gives fragments so).
 template <class Operand, int kColumns, class X>
-__device__ inline void multiply_tile(const std::byte* tile, const X& x, Sums<kColumns>& sums) {
+__device__ inline void multiply_tile(const Operand& w, const X& x, Sums<kColumns>& sums) {
   constexpr int kGroup = Operand::kGroupSteps;
   constexpr uint32_t kOnes[4] = {0x3f803f80u, 0x3f803f80u, 0x3f803f80u, 0x3f803f80u};
-  const Operand w(tile);
   Sums<kColumns> tile_sums;
   if constexpr (kGroup == 4) tile_sums.clear();
 #pragma unroll
@@ -114,17 +127,25 @@ __device__ inline void multiply_tile(const std::byte* tile, const X& x, Sums<kCo
   }
 }
 
+template <class Operand, int kColumns, class X>
+__device__ inline void multiply_tile(const std::byte* tile, const X& x, Sums<kColumns>& sums) {
+  multiply_tile(Operand(tile), x, sums);
+}
+
 // --- a warp's ring: stages of tiles on their way from memory
 
 // Tiles of a stage: about 2 KB.
 template <class Operand>
-inline constexpr int kStageTiles = Operand::kBytes > 1200 ? 1 : 2;
-inline constexpr int kRingStages = 8;
+inline constexpr int kStageTiles = Operand::kBytes > 1200  ? 1
+                                   : Operand::kBytes > 800 ? 2
+                                                           : 4;
+template <class Operand>
+inline constexpr int kRingStages = kStageTiles<Operand> == 4 ? 4 : 8;
 template <class Operand>
 inline constexpr int kStageBytes = kStageTiles<Operand>* Operand::kBytes;
 // Shared memory of a warp's ring: its stages, then a barrier for each.
 template <class Operand>
-inline constexpr int kRingBytes = (kRingStages * kStageBytes<Operand> + kRingStages * 8 + 127) / 128 * 128;
+inline constexpr int kRingBytes = (kRingStages<Operand> * (kStageBytes<Operand> + 8) + 127) / 128 * 128;
 
 // A warp reads runs of tiles one after the other. Run is a functor: run(i) gives the i-th, with tiles == 0 after the
 // last. All lanes call all functions together.
@@ -139,15 +160,15 @@ class TileRing {
   // `shared`: kRingBytes, at a multiple of 128.
   __device__ TileRing(std::byte* shared, const Runs& runs)
       : stages_(shared),
-        full_(reinterpret_cast<uint64_t*>(shared + kRingStages * kStageBytes<Operand>)),
+        full_(reinterpret_cast<uint64_t*>(shared + kRingStages<Operand> * kStageBytes<Operand>)),
         runs_(runs),
         ahead_(runs(0)) {
     if (lane_index() == 0) {
-      for (int i = 0; i < kRingStages; ++i) cuda::ptx::mbarrier_init(full_ + i, 1);
+      for (int i = 0; i < kRingStages<Operand>; ++i) cuda::ptx::mbarrier_init(full_ + i, 1);
       cuda::ptx::mbarrier_fence_init();
     }
     __syncwarp();
-    for (int i = 0; i < kRingStages; ++i) fetch(i);
+    for (int i = 0; i < kRingStages<Operand>; ++i) fetch(i);
   }
 
   // The next stage of the current run; give it back with release() before the next.
@@ -158,7 +179,7 @@ class TileRing {
   __device__ void release() {
     __syncwarp();
     fetch(slot_);
-    if (++slot_ == kRingStages) {
+    if (++slot_ == kRingStages<Operand>) {
       slot_ = 0;
       phase_ ^= 1;
     }
@@ -201,21 +222,39 @@ struct ResidentX {
   __device__ void release() {}
 };
 
+// A stage's tiles with as many of x, of one column: a tile is loaded while the one before is multiplied.
+template <class Operand, class X>
+__device__ inline void multiply_stage(const std::byte* tiles, X& x, Sums<1>& sums) {
+  Operand w(tiles);
+  LoadedX loaded(x.acquire());
+  x.release();
+#pragma unroll
+  for (int t = 1; t < kStageTiles<Operand>; ++t) {
+    const Operand next(tiles + t * Operand::kBytes);
+    const LoadedX next_loaded(x.acquire());
+    x.release();
+    multiply_tile(w, loaded, sums);
+    w = next;
+    loaded = next_loaded;
+  }
+  multiply_tile(w, loaded, sums);
+}
+
 // Multiplies a run of `count` tiles that the ring brings with as many tiles of x (ResidentX, or a ring of its own).
 template <class Operand, int kColumns, class Ring, class X>
 __device__ inline void multiply_run(Ring& ring, int count, X& x, int column_bytes, Sums<kColumns>& sums) {
-  for (; count >= kStageTiles<Operand>; count -= kStageTiles<Operand>) {
+  for (; count > 0; count -= kStageTiles<Operand>) {
     const std::byte* tiles = ring.acquire();
+    if (kColumns == 1 && count >= kStageTiles<Operand>) {
+      if constexpr (kColumns == 1) multiply_stage<Operand>(tiles, x, sums);
+    } else {
 #pragma unroll
-    for (int t = 0; t < kStageTiles<Operand>; ++t) {
-      multiply_tile<Operand>(tiles + t * Operand::kBytes, SharedX(x.acquire(), column_bytes), sums);
-      x.release();
+      for (int t = 0; t < kStageTiles<Operand>; ++t) {
+        if (t >= count) break;
+        multiply_tile<Operand>(tiles + t * Operand::kBytes, SharedX(x.acquire(), column_bytes), sums);
+        x.release();
+      }
     }
-    ring.release();
-  }
-  if (count > 0) {  // of stages of two: the last tile alone
-    multiply_tile<Operand>(ring.acquire(), SharedX(x.acquire(), column_bytes), sums);
-    x.release();
     ring.release();
   }
 }

@@ -25,11 +25,11 @@ class Layout {
 };
 
 int64_t bytes_of(const WeightView& w) {
-  const int64_t scales = w.scales == nullptr              ? 0
-                         : w.format == WeightFormat::kMxfp4 ? w.out * (w.in / 32)
-                                                            : (w.out + w.scale_rows - 1) / w.scale_rows *
-                                                                  ((w.in + w.scale_cols - 1) / w.scale_cols) *
-                                                                  weight_block(w.scale_format).bytes;
+  const int64_t scales = w.scales == nullptr ? 0
+                         : w.format == WeightFormat::kMxfp4
+                             ? w.out * (w.in / 32)
+                             : (w.out + w.scale_rows - 1) / w.scale_rows * ((w.in + w.scale_cols - 1) / w.scale_cols) *
+                                   weight_block(w.scale_format).bytes;
   return w.out * weight_row_bytes(w.format, w.in) + scales;
 }
 
@@ -113,8 +113,8 @@ class MoeTiles final : public MoeCuda {
   void enqueue(const StepBounds& bounds) override {
     if (bounds.rows == 0) return;
     const Buffers b = buffers(device().workspace(), bounds.rows);
-    const int32_t tile_rows = pair_tile_rows(bounds.rows, args_.top_k, count_, experts_.gate_up.format,
-                                             experts_.down.format);
+    const int32_t tile_rows =
+        pair_tile_rows(bounds.rows, args_.top_k, count_, experts_.gate_up.format, experts_.down.format);
     const bool many = tile_rows > kMostFewRows;
     const PlanArgs plan{.ids = args_.ids,
                         .experts = static_cast<int32_t>(count_),

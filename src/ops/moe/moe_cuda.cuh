@@ -34,16 +34,16 @@ struct PairPlan {
   int32_t* places = nullptr;      // [rows, top_k]: pairs of a row
 };
 
-// Rows of BF16 as operands of mma m16n8k16: `tiles` tiles of 64 elements, 128 bytes each. Lane quad q of a warp needs of
-// step s (16 elements) the elements 16 s + 2q, + 1, + 8, + 9; those of steps 0 and 1 lie together, 16 bytes at 16 q,
+// Rows of BF16 as operands of mma m16n8k16: `tiles` tiles of 64 elements, 128 bytes each. Lane quad q of a warp needs
+// of step s (16 elements) the elements 16 s + 2q, + 1, + 8, + 9; those of steps 0 and 1 lie together, 16 bytes at 16 q,
 // those of steps 2 and 3 64 bytes further.
 __host__ __device__ inline int64_t fragment_order(int64_t k) {
   const int64_t in_step = k % 16;
   return k / 32 * 32 + in_step % 8 / 2 * 8 + k % 32 / 16 * 4 + in_step / 8 * 2 + in_step % 2;
 }
 
-// Rows of BF16 of a tile of pairs as wgmma reads them: per 64 elements of all rows the columns, eight rows each, of eight
-// matrices of 8 rows x 8 elements (linear_tile_cuda.cuh). Tiles lie one after the other.
+// Rows of BF16 of a tile of pairs as wgmma reads them: per 64 elements of all rows the columns, eight rows each, of
+// eight matrices of 8 rows x 8 elements (linear_tile_cuda.cuh). Tiles lie one after the other.
 __host__ __device__ inline int64_t column_order(const PairTile& tile, int32_t r, int64_t k, int64_t width) {
   return tile.first_column * width * 8 + (k / 64 * tile.columns() + r / 8) * 512 + k % 64 / 8 * 64 + r % 8 * 8 + k % 8;
 }
@@ -185,8 +185,8 @@ int32_t many_tile_rows(TileFormat format);
 void multiply_many_pairs(CudaDevice& device, const ExpertProduct& product);
 // Tiles of at most tile_rows pairs.
 void multiply_pairs(CudaDevice& device, int32_t tile_rows, const ExpertProduct& product);
-// y = sum over a row's pairs of weights * z. places: of a row's pairs [rows, top_k]; none: pairs are numbered by row and
-// slot.
+// y = sum over a row's pairs of weights * z. places: of a row's pairs [rows, top_k]; none: pairs are numbered by row
+// and slot.
 void sum_pairs(CudaDevice& device, int32_t rows, const MoeArgs& args, const int32_t* places, const float* z);
 
 // FP32 products of any matrices (moe.h, "On CUDA", f32). experts: on the device.

@@ -44,7 +44,8 @@ T* random_array(CudaDevice& device, int64_t count) {
 ExpertTiles random_experts(CudaDevice& device, const Model& m, int64_t out, int64_t in) {
   const TiledWeight shape = tiled_shape({.format = WeightFormat::kBf16, .out = out, .in = in});
   ExpertTiles experts{m.format, nullptr, static_cast<int32_t>(shape.strips()), shape.segments, shape.segment_tiles};
-  experts.tiles = random_array<std::byte>(device, m.experts * experts.strips * experts.k_tiles() * tile_bytes(m.format));
+  experts.tiles =
+      random_array<std::byte>(device, m.experts * experts.strips * experts.k_tiles() * tile_bytes(m.format));
   return experts;
 }
 
@@ -110,7 +111,8 @@ class ModelBench {
     for (int set = 0; set < sets; ++set) {
       ids.clear();
       for (int32_t t = 0; t < tokens_; ++t) {
-        for (size_t k = 0; k < static_cast<size_t>(m_.top_k); ++k) std::swap(all[k], all[k + random() % (all.size() - k)]);
+        for (size_t k = 0; k < static_cast<size_t>(m_.top_k); ++k)
+          std::swap(all[k], all[k + random() % (all.size() - k)]);
         ids.insert(ids.end(), all.begin(), all.begin() + m_.top_k);
         std::sort(ids.end() - m_.top_k, ids.end());
       }
@@ -120,9 +122,8 @@ class ModelBench {
 
   template <class Call>
   void line(const char* what, double bytes, double flops, double peer_us, Call call) {
-    const bench::CudaTiming timing = bench::time_calls(device_, {.sets = sets_in_use_}, [&](int set) {
-      call(sets_[static_cast<size_t>(set)]);
-    });
+    const bench::CudaTiming timing =
+        bench::time_calls(device_, {.sets = sets_in_use_}, [&](int set) { call(sets_[static_cast<size_t>(set)]); });
     bench::BenchRow row{.what = concat("moe ", what, " ", m_.name),
                         .shape = concat("tokens=", tokens_),
                         .us = timing.us,
@@ -152,17 +153,14 @@ class ModelBench {
     if (many()) gather_pairs(device_, tokens_, plan, set.plan, rounded_);
   }
   void multiply_gate_up(const Set& set) {
-    multiply_pairs(device_, tile_rows(),
-                   {.experts = gate_up_,
-                    .plan = set.plan,
-                    .x = rounded_,
-                    .row_of = set.plan.row_of,
-                    .out = {.hidden = true,
-                            .h = {.act = m_.act,
-                                  .inter = m_.inter,
-                                  .h = h_,
-                                  .width = down_.width(),
-                                  .columns = many()}}});
+    multiply_pairs(
+        device_, tile_rows(),
+        {.experts = gate_up_,
+         .plan = set.plan,
+         .x = rounded_,
+         .row_of = set.plan.row_of,
+         .out = {.hidden = true,
+                 .h = {.act = m_.act, .inter = m_.inter, .h = h_, .width = down_.width(), .columns = many()}}});
   }
   void multiply_down(const Set& set) {
     multiply_pairs(device_, tile_rows(),
@@ -190,12 +188,20 @@ class ModelBench {
 };
 
 constexpr Model kModels[] = {
-    {"kimi-linear bf16", TileFormat::kBf16, 256, 8, 2304, 1024, 2304, 16, {},
-     {41.94, 113.48, 351.48, 701.34, 782.03, 765.05, 740.65}, {26.37, 66.32, 197.31, 374.89, 422.12, 400.09, 418.26}},
+    {"kimi-linear bf16",
+     TileFormat::kBf16,
+     256,
+     8,
+     2304,
+     1024,
+     2304,
+     16,
+     {},
+     {41.94, 113.48, 351.48, 701.34, 782.03, 765.05, 740.65},
+     {26.37, 66.32, 197.31, 374.89, 422.12, 400.09, 418.26}},
     {"kimi-linear mxfp4", TileFormat::kMxfp4, 256, 8, 2304, 1024, 2304, 4.25, {}, {}, {}},
     {"kimi-linear q4_0", TileFormat::kQ4_0, 256, 8, 2304, 1024, 2304, 4.5, {}, {}, {}},
-    {"kimi-k3 mxfp4", TileFormat::kMxfp4, 896, 16, 3584, 3072, 3584, 4.25,
-     {ElementwiseKind::kSitu, 4, 25}, {}, {}},
+    {"kimi-k3 mxfp4", TileFormat::kMxfp4, 896, 16, 3584, 3072, 3584, 4.25, {ElementwiseKind::kSitu, 4, 25}, {}, {}},
 };
 
 }  // namespace

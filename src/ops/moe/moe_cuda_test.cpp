@@ -214,7 +214,18 @@ TEST_F(MoeCuda, SumsLongRowsInSegments) {
   Problem& p = problem({2, 4160, 2112, 32, 1, 2}, {WeightFormat::kBf16}, kSwiGlu, 5);
   for (float& x : p.x) x *= 0.03f;
   p.args.activations = Activations::kAuto;
-  expect_model(p, OnDevice(device(), p).run(2), "segments");
+  expect_model(p, OnDevice(device(), p).run(2), "few rows");
+
+  Problem& many = problem({1, 2112, 64, 32, 1, 20}, {WeightFormat::kBf16}, kSwiGlu, 6);
+  for (float& x : many.x) x *= 0.03f;
+  many.args.activations = Activations::kAuto;
+  OnDevice batched(device(), many), single(device(), many);
+  const std::vector<float> batch = batched.run(20);
+  expect_model(many, batch, "many rows");
+  for (const int64_t r : {0, 7, 19}) {
+    single.set_row(many, r);
+    EXPECT_TRUE(same_floats(row_of(batch, many, r), row_of(single.run(1), many, 0))) << "row " << r;
+  }
 }
 
 TEST_F(MoeCuda, TakesOddSizesOfMatricesWithoutBlocks) {
@@ -236,7 +247,7 @@ TEST_F(MoeCuda, GivesABatchTheBitsOfItsRows) {
       p.args.activations = Activations::kAuto;
       OnDevice batched(device(), p), single(device(), p);
       const std::vector<float> batch = batched.run(rows);
-      for (int64_t r = 0; r < rows; r += rows > 30 ? 7 : 1) {
+      for (int64_t r = 0; r<rows; r += rows> 30 ? 7 : 1) {
         single.set_row(p, r);
         EXPECT_TRUE(same_floats(row_of(batch, p, r), row_of(single.run(1), p, 0)))
             << weight_format_name(format) << ", row " << r << " of " << rows;
@@ -288,7 +299,8 @@ TEST_F(MoeCuda, ReadsGateAndUpWhoseRowsLieInTurn) {
 }
 
 TEST_F(MoeCuda, MixesOfFormatsGiveTheBitsOfFp32Products) {
-  Problem& p = problem({4, 64, 32, 64, 2, 3}, {WeightFormat::kBf16, WeightFormat::kMxfp4, WeightFormat::kF32}, kSwiGlu, 12);
+  Problem& p =
+      problem({4, 64, 32, 64, 2, 3}, {WeightFormat::kBf16, WeightFormat::kMxfp4, WeightFormat::kF32}, kSwiGlu, 12);
   const std::vector<float> expected = OnDevice(device(), p).run(3);
   p.args.activations = Activations::kAuto;
   EXPECT_TRUE(same_floats(expected, OnDevice(device(), p).run(3)));

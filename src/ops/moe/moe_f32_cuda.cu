@@ -78,8 +78,7 @@ __global__ void __launch_bounds__(kThreads) plain_down(const __grid_constant__ P
   const int64_t expert = args.ids[at.pair];
   const float z = dot(args.experts[expert].down, at.o, args.h + at.pair * args.inter, at.lane);
   if (!at.there) return;
-  args.z[at.pair * args.out + at.o] =
-      args.down_bias == nullptr ? z : z + args.down_bias[expert * args.out + at.o];
+  args.z[at.pair * args.out + at.o] = args.down_bias == nullptr ? z : z + args.down_bias[expert * args.out + at.o];
 }
 
 }  // namespace

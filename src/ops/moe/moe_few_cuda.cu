@@ -33,12 +33,10 @@ int32_t pair_tile_rows(int32_t rows, int64_t top_k, int64_t experts, TileFormat 
 void multiply_pairs(CudaDevice& device, int32_t tile_rows, const ExpertProduct& product) {
   if (tile_rows > kMostFewRows) return multiply_many_pairs(device, product);
   const FewKernel few = few_kernel(product.experts.format, tile_rows <= 8);
-  cuda::launch(device,
-         {.grid = device.sm_count(),
-          .block = few.warps * 32,
-          .shared_bytes = few.warps * few.ring_bytes,
-          .overlap = true},
-         few.kernel, product);
+  cuda::launch(
+      device,
+      {.grid = device.sm_count(), .block = few.warps * 32, .shared_bytes = few.warps * few.ring_bytes, .overlap = true},
+      few.kernel, product);
 }
 
 }  // namespace weir

@@ -121,11 +121,13 @@ __device__ inline void multiply_item(Ring& ring, const ExpertProduct& args, cons
 // Sixteen warps where their rings leave room for the L1 cache and a tile of pairs is one column; more columns need more
 // registers.
 template <class Operand, int kMostColumns>
-inline constexpr int kFewWarps = kRingBytes<Operand> > 12288 ? 8 : kMostColumns == 1 ? 16 : 12;
+inline constexpr int kFewWarps = kRingBytes<Operand> > 12288 ? 8
+                                 : kMostColumns == 1         ? 16
+                                                             : 12;
 
 template <class Operand, int kMostColumns>
-__global__ void __launch_bounds__(kFewWarps<Operand, kMostColumns> * 32, 1) multiply_few(
-    const __grid_constant__ ExpertProduct args) {
+__global__ void __launch_bounds__(kFewWarps<Operand, kMostColumns> * 32, 1)
+    multiply_few(const __grid_constant__ ExpertProduct args) {
   constexpr int kWarps = kFewWarps<Operand, kMostColumns>;
   WEIR_DYNAMIC_SHARED(std::byte, shared);
   cuda::ptx::wait_for_previous();

@@ -142,15 +142,24 @@ ManyKernel instance() {
 
 ManyKernel many_kernel(TileFormat format) {
   switch (format) {
-    case TileFormat::kBf16: return instance<TileFormat::kBf16>();
-    case TileFormat::kMxfp4: return instance<TileFormat::kMxfp4>();
-    case TileFormat::kF16: return instance<TileFormat::kF16>();
-    case TileFormat::kE4m3: return instance<TileFormat::kE4m3>();
-    case TileFormat::kQ4_0: return instance<TileFormat::kQ4_0>();
-    case TileFormat::kQ8_0: return instance<TileFormat::kQ8_0>();
-    case TileFormat::kIq4Nl: return instance<TileFormat::kIq4Nl>();
-    case TileFormat::kIq4Xs: return instance<TileFormat::kIq4Xs>();
-    default: return {};
+    case TileFormat::kBf16:
+      return instance<TileFormat::kBf16>();
+    case TileFormat::kMxfp4:
+      return instance<TileFormat::kMxfp4>();
+    case TileFormat::kF16:
+      return instance<TileFormat::kF16>();
+    case TileFormat::kE4m3:
+      return instance<TileFormat::kE4m3>();
+    case TileFormat::kQ4_0:
+      return instance<TileFormat::kQ4_0>();
+    case TileFormat::kQ8_0:
+      return instance<TileFormat::kQ8_0>();
+    case TileFormat::kIq4Nl:
+      return instance<TileFormat::kIq4Nl>();
+    case TileFormat::kIq4Xs:
+      return instance<TileFormat::kIq4Xs>();
+    default:
+      return {};
   }
 }
 

@@ -119,9 +119,8 @@ __device__ uint4 rounded_unit(const float* x, int64_t u, int64_t in) {
   return {pair(k), pair(k + 8), pair(k + 16), pair(k + 24)};
 }
 
-__global__ void __launch_bounds__(kThreads) plan_and_round(const __grid_constant__ PlanArgs args,
-                                                           const __grid_constant__ PairPlan plan,
-                                                           const StepView* step) {
+__global__ void __launch_bounds__(kThreads)
+    plan_and_round(const __grid_constant__ PlanArgs args, const __grid_constant__ PairPlan plan, const StepView* step) {
   WEIR_DYNAMIC_SHARED(int32_t, shared);
   cuda::ptx::wait_for_previous();
   cuda::ptx::let_next_start();
@@ -142,8 +141,8 @@ __global__ void __launch_bounds__(kThreads) plan_and_round(const __grid_constant
 constexpr int kGatherThreads = 256;
 
 // Neighbouring threads take neighbouring rows of a column: sixteen bytes each, which lie side by side.
-__global__ void __launch_bounds__(kGatherThreads) gather_columns(const __grid_constant__ PlanArgs args,
-                                                                 const __grid_constant__ PairPlan plan, uint16_t* to) {
+__global__ void __launch_bounds__(kGatherThreads)
+    gather_columns(const __grid_constant__ PlanArgs args, const __grid_constant__ PairPlan plan, uint16_t* to) {
   cuda::ptx::wait_for_previous();
   cuda::ptx::let_next_start();
   const int32_t tiles = *plan.tile_count;
@@ -163,9 +162,9 @@ __global__ void __launch_bounds__(kGatherThreads) gather_columns(const __grid_co
 
 constexpr int kSumThreads = 256;
 
-__global__ void __launch_bounds__(kSumThreads) weighted_sum(const float* z, const int32_t* places, const float* weights,
-                                                            int32_t top_k, int64_t out, float* y, int64_t y_stride,
-                                                            const StepView* step) {
+__global__ void __launch_bounds__(kSumThreads)
+    weighted_sum(const float* z, const int32_t* places, const float* weights, int32_t top_k, int64_t out, float* y,
+                 int64_t y_stride, const StepView* step) {
   cuda::ptx::wait_for_previous();
   cuda::ptx::let_next_start();
   const int64_t row = blockIdx.x;
@@ -201,11 +200,8 @@ void plan_pairs(CudaDevice& device, int32_t rows, const PlanArgs& args, const Pa
     blocks = blocks < most ? blocks : most;
   }
   cuda::launch(device,
-         {.grid = 1 + blocks,
-          .block = kThreads,
-          .shared_bytes = plan_bytes(args.experts),
-          .overlap = true},
-         plan_and_round, args, plan, device.step());
+               {.grid = 1 + blocks, .block = kThreads, .shared_bytes = plan_bytes(args.experts), .overlap = true},
+               plan_and_round, args, plan, device.step());
 }
 
 void gather_pairs(CudaDevice& device, int32_t rows, const PlanArgs& args, const PairPlan& plan, uint16_t* x) {
@@ -217,7 +213,7 @@ void gather_pairs(CudaDevice& device, int32_t rows, const PlanArgs& args, const 
 void sum_pairs(CudaDevice& device, int32_t rows, const MoeArgs& args, const int32_t* places, const float* z) {
   const cuda::Extent grid(rows, (args.out + kSumThreads - 1) / kSumThreads, 1);
   cuda::launch(device, {.grid = grid, .block = kSumThreads, .overlap = true}, weighted_sum, z, places, args.weights,
-         static_cast<int32_t>(args.top_k), args.out, args.y, args.y_stride, device.step());
+               static_cast<int32_t>(args.top_k), args.out, args.y, args.y_stride, device.step());
 }
 
 }  // namespace weir

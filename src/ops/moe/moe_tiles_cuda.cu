@@ -57,9 +57,7 @@ class Stage {
         data_(device, pair ? outs_ * row_bytes_ : 0),
         scales_(device, pair ? outs_ * scale_bytes_ : 0) {}
 
-  WeightView put(const WeightView& matrix) {
-    return view(matrix, copy(raw_, 0, matrix), copy_scales(0, matrix));
-  }
+  WeightView put(const WeightView& matrix) { return view(matrix, copy(raw_, 0, matrix), copy_scales(0, matrix)); }
   WeightView put(const WeightView& gate, const WeightView& up) {
     const std::byte* gates = copy(raw_, 0, gate);
     const std::byte* ups = copy(raw_, gate.out * row_bytes_, up);
@@ -108,8 +106,8 @@ class Stage {
     const auto run = [&]<class Word>(Word) {
       const int64_t words = row_bytes / static_cast<int64_t>(sizeof(Word));
       cuda::launch(device_, {.grid = blocks_of(outs_ * words), .block = kThreads}, interleave<Word>,
-             reinterpret_cast<const Word*>(gate), reinterpret_cast<const Word*>(up), rows, words, outs_,
-             reinterpret_cast<Word*>(to));
+                   reinterpret_cast<const Word*>(gate), reinterpret_cast<const Word*>(up), rows, words, outs_,
+                   reinterpret_cast<Word*>(to));
     };
     if (row_bytes % 4 == 0 && rows * row_bytes % 4 == 0) {
       run(uint32_t{});

@@ -7,8 +7,8 @@
 namespace weir {
 namespace {
 
-constexpr int kThreads = 128;                  // a row's; thread t scores the experts t, t + 128, ...
-constexpr int kBestsPerLane = kThreads / 32;   // of the first warp, which chooses
+constexpr int kThreads = 128;                 // a row's; thread t scores the experts t, t + 128, ...
+constexpr int kBestsPerLane = kThreads / 32;  // of the first warp, which chooses
 
 // Choice values as integers in the same order. NaN is below -inf; what cannot be chosen (any more) is below NaN.
 constexpr int32_t kGone = INT32_MIN;
@@ -46,11 +46,11 @@ __device__ Best best_of(const int32_t* keys, int first, int step, int count) {
 }
 
 struct Row {
-  float* scores;     // [experts]
-  int32_t* keys;     // [experts]
-  int32_t* groups;   // [groups]
-  int32_t* ids;      // [top_k], as they are chosen
-  float* lanes;      // [16]
+  float* scores;    // [experts]
+  int32_t* keys;    // [experts]
+  int32_t* groups;  // [groups]
+  int32_t* ids;     // [top_k], as they are chosen
+  float* lanes;     // [16]
 };
 
 __device__ int32_t largest_key(const Row& row, int experts, int32_t* warp_keys) {
@@ -161,12 +161,12 @@ __device__ void choose(const RouterArgs& args, const Row& row) {
   __syncwarp();
 }
 
-// What the scores of the chosen are before they are divided and scaled, and their sum in ascending id: every lane for
-// itself. sorted: [top_k] ids.
+// The score of a chosen expert before it is divided and scaled. most: the largest of the chosen.
 __device__ float chosen_score(const RouterArgs& args, float s, float most) {
   return args.score == RouterScore::kSoftmaxOfChosen ? math::exp(s - most) : s;
 }
 
+// sorted: [top_k] ids. Every lane adds the scores up for itself.
 __device__ void weigh(const RouterArgs& args, const Row& row, const int32_t* sorted, float* weights) {
   const bool of_chosen = args.score == RouterScore::kSoftmaxOfChosen;
   const int lane = static_cast<int>(threadIdx.x);
@@ -235,9 +235,8 @@ class RouterCuda final : public CudaOp {
   void enqueue(const StepBounds& bounds) override {
     if (bounds.rows == 0) return;
     const int64_t shared = (2 * args_.experts + args_.groups + 2 * args_.top_k) * int64_t{sizeof(int32_t)};
-    cuda::launch(device(), {.grid = bounds.rows, .block = kThreads, .shared_bytes = shared,
-                      .overlap = true},
-           route, args_, device().step());
+    cuda::launch(device(), {.grid = bounds.rows, .block = kThreads, .shared_bytes = shared, .overlap = true}, route,
+                 args_, device().step());
   }
 
   Cost cost(int32_t rows, int64_t) const override {

@@ -31,7 +31,8 @@ Routed on_cpu(RouterArgs args, const std::vector<float>& logits, const std::vect
 }
 
 // The bounds have two rows more than the step.
-Routed on_device(CudaDevice& device, RouterArgs args, const std::vector<float>& logits, const std::vector<float>& bias) {
+Routed on_device(CudaDevice& device, RouterArgs args, const std::vector<float>& logits,
+                 const std::vector<float>& bias) {
   const int64_t rows = static_cast<int64_t>(logits.size()) / args.experts;
   DeviceBuffer<float> x(device, logits), weights(device, (rows + 2) * args.top_k);
   DeviceBuffer<int32_t> ids(device, (rows + 2) * args.top_k);
