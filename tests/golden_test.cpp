@@ -55,6 +55,10 @@ constexpr GoldenModel kModels[] = {
      "greedy.logits", 5e-4},
 };
 
+#ifdef WEIR_CUDA_EMULATED
+constexpr size_t kEmulatedRows = 19;
+#endif
+
 class GoldenTest : public testing::TestWithParam<GoldenModel> {
  protected:
   GoldenTest()
@@ -68,14 +72,20 @@ TEST_P(GoldenTest, LogitsAtEveryPositionOfTheShortPrompt) {
     EngineOptions options = exact_options(128, 128);
     options.kernels = set;
     Engine engine(*model_, options);
-    const std::vector<int32_t> ids = golden_.ids(GetParam().ids_a);
-    const float difference = max_difference(all_logits(engine, ids), golden_.floats(GetParam().logits_a));
+    std::vector<int32_t> ids = golden_.ids(GetParam().ids_a);
+    std::vector<float> expected = golden_.floats(GetParam().logits_a);
+#ifdef WEIR_CUDA_EMULATED  // slow: the beginning, across a boundary of 16
+    expected.resize(expected.size() / ids.size() * kEmulatedRows);
+    ids.resize(kEmulatedRows);
+#endif
+    const float difference = max_difference(all_logits(engine, ids), expected);
     EXPECT_LE(difference, GetParam().tolerance) << kernel_set_name(set);
     std::printf("%s, %s: largest logit difference %.2e\n", GetParam().folder, std::string(kernel_set_name(set)).c_str(),
                 difference);
   }
 }
 
+#ifndef WEIR_CUDA_EMULATED
 TEST_P(GoldenTest, LogitsAtTheEndOfTheLongPrompt) {
   Engine engine(*model_, exact_options(300, 1040, 2));
   const std::vector<int32_t> ids = golden_.ids(GetParam().ids_b);
@@ -101,6 +111,8 @@ TEST_P(GoldenTest, GreedyTokensAfterTheLongPrompt) {
   options.ignore_eos = true;
   EXPECT_EQ(generate(engine, golden_.ids(GetParam().ids_b), options).tokens, golden_.ids("prompt_b.greedy_ids"));
 }
+
+#endif
 
 INSTANTIATE_TEST_SUITE_P(Models, GoldenTest, testing::ValuesIn(kModels), [](const auto& param) {
   std::string name = param.param.folder;

@@ -172,6 +172,22 @@ TEST_F(SamplerCuda, EqualsTheCpuWhereManyLogitsAreEqual) {
   expect_same(device(), *cuda, cpu, rows);
 }
 
+// 2048 equal weights, of which exactly five are wanted.
+TEST_F(SamplerCuda, TheLogitThatReachesTopPExactlyIsTheLast) {
+  constexpr int64_t kVocab = 4100;
+  const auto cuda = make_cuda_sampler(device(), kVocab, 32);
+  Sampler cpu(kVocab);
+  Rows rows(kVocab, 0);
+  std::vector<float> logits(kVocab, -kInf);
+  for (size_t i = 0; i < 2048; ++i) logits[2 * i + 3] = 1.5f;
+  for (uint64_t seed = 0; seed < 32; ++seed) {
+    Request r;
+    r.options = {.temperature = 1, .seed = seed, .top_p = 5.f / 2048};
+    rows.add(logits, r);
+  }
+  expect_same(device(), *cuda, cpu, rows);
+}
+
 TEST_F(SamplerCuda, GivesNothingForRowsThatAreNoNumbers) {
   constexpr int64_t kVocab = 700;
   const auto cuda = make_cuda_sampler(device(), kVocab, 8);

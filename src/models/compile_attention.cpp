@@ -4,11 +4,7 @@
 
 namespace weir {
 
-void Compiler::store_kv(const std::string& name, const AttentionMixer& m, Buffer x) {
-  const Buffer k = c_.buffer("attention.k", m.kv_heads * m.head_dim);
-  const Buffer v = c_.buffer("attention.v", m.kv_heads * m.head_dim);
-  linear(name + "k", m.k, x, k);
-  if (!m.v.weight.empty()) linear(name + "v", m.v, x, v);
+void Compiler::store_kv(const std::string& name, const AttentionMixer& m, Buffer k, Buffer v) {
   if (m.v_norm) plain_rms(name + "v_norm", m.kv_heads, m.head_dim, m.v.weight.empty() ? k : v, v);
   if (!m.k_norm.empty()) rms(name + "k_norm", m.k_norm, m.head_dim, spec_.eps, k, k, RowSet::kAll, m.kv_heads);
   if (m.rope >= 0) rotate(name + "k_rope", m.rope, m.kv_heads, m.head_dim, k);
@@ -26,17 +22,16 @@ void Compiler::mix(const std::string& layer, const AttentionMixer& m, Buffer x, 
   const Buffer q = c_.buffer("attention.q", m.heads * m.head_dim);
   const Buffer o = c_.buffer("attention.o", m.heads * m.head_dim);
   const Buffer gate = m.q_gate ? c_.buffer("attention.gate", o.cols) : Buffer{};
-  if (m.q_gate) {
-    const Buffer both = c_.buffer("attention.q_and_gate", 2 * q.cols);
-    linear(name + "q", m.q, x, both);
-    split(name + "q.split", m.heads, {{m.head_dim, q}, {m.head_dim, gate}}, both);
-  } else {
-    linear(name + "q", m.q, x, q);
-  }
+  const Buffer both = m.q_gate ? c_.buffer("attention.q_and_gate", 2 * q.cols) : q;
+  const Buffer k = c_.buffer("attention.k", m.kv_heads * m.head_dim);
+  const Buffer v = c_.buffer("attention.v", m.kv_heads * m.head_dim);
+  const bool own = m.share < 0;
+  linears(name, {{"q", &m.q, both}, {"k", own ? &m.k : nullptr, k}, {"v", own ? &m.v : nullptr, v}}, x);
+  if (m.q_gate) split(name + "q.split", m.heads, {{m.head_dim, q}, {m.head_dim, gate}}, both);
   if (!m.q_norm.empty()) rms(name + "q_norm", m.q_norm, m.head_dim, spec_.eps, q, q, RowSet::kAll, m.heads);
   if (m.rope >= 0) rotate(name + "q_rope", m.rope, m.heads, m.head_dim, q);
-  if (m.share < 0) store_kv(name, m, x);
-  const KvFields& fields = kv_fields_.at(m.share < 0 ? layer_ : m.share);
+  if (own) store_kv(name, m, k, v);
+  const KvFields& fields = kv_fields_.at(own ? layer_ : m.share);
   c_.add(bind_attention(c_.device(), name + "core",
                         {.heads = m.heads,
                          .kv_heads = m.kv_heads,

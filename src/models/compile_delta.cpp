@@ -125,19 +125,18 @@ void Compiler::mix(const std::string& layer, const KdaMixer& m, Buffer x, Buffer
                      .beta = buffer("kda.beta", m.heads),
                      .gate = buffer("kda.gate", full),
                      .o = buffer("kda.o", full)};
-  linear(name + "q_proj", m.q, x, b.q);
-  linear(name + "k_proj", m.k, x, b.k);
-  linear(name + "v_proj", m.v, x, b.v);
   const Buffer low = c_.buffer("kda.f_a", m.f_a.weight.out);
-  linear(name + "f_a", m.f_a, x, low);
+  const Buffer gate_low = m.gate_a ? c_.buffer("kda.gate_a", m.gate_a->weight.out) : Buffer{};
+  linears(name,
+          {{"q_proj", &m.q, b.q},
+           {"k_proj", &m.k, b.k},
+           {"v_proj", &m.v, b.v},
+           {"f_a", &m.f_a, low},
+           {"beta", &m.beta, b.beta},
+           {m.gate_a ? "gate_a" : "gate", m.gate_a ? &*m.gate_a : &m.gate, m.gate_a ? gate_low : b.gate}},
+          x);
   linear(name + "f_b", m.f_b, low, b.f);
-  linear(name + "beta", m.beta, x, b.beta);
-  Buffer gate_input = x;
-  if (m.gate_a) {
-    gate_input = c_.buffer("kda.gate_a", m.gate_a->weight.out);
-    linear(name + "gate_a", *m.gate_a, x, gate_input);
-  }
-  linear(name + "gate", m.gate, gate_input, b.gate);
+  if (m.gate_a) linear(name + "gate", m.gate, gate_low, b.gate);
 
   const bool one_op = c_.device().is_cuda() && c_.options().activations != Activations::kF32 &&
                       m.head_dim == kKdaHeadDim && m.taps == kKdaTaps;

@@ -8,8 +8,7 @@ namespace weir {
 void Compiler::feed(const std::string& name, const DenseFfn& f, Buffer x, Buffer out) {
   const Buffer gate = c_.buffer("ffn.gate", f.inter);
   const Buffer up = c_.buffer("ffn.up", f.inter);
-  linear(name + "gate", f.gate, x, gate);
-  linear(name + "up", f.up, x, up);
+  linears(name, {{"gate", &f.gate, gate}, {"up", &f.up, up}}, x);
   elementwise(name + "act", spec_.act.kind, gate, up, gate);
   linear(name + "down", f.down, gate, out);
 }

@@ -43,27 +43,24 @@ void Compiler::mix(const std::string& layer, const GdnMixer& m, Buffer x, Buffer
 
   const Buffer raw = c_.buffer("gdn.projected", m.channels());
   const Buffer z = c_.buffer("gdn.z", m.values());
-  if (m.qkvz.weight.empty()) {
-    linear(name + "qkv", m.qkv, x, raw);
-    linear(name + "z", m.z, x, z);
-  } else {
-    const Buffer fused = c_.buffer("gdn.qkvz", m.qkvz.weight.out);
-    linear(name + "qkvz", m.qkvz, x, fused);
+  const Buffer beta = c_.buffer("gdn.beta", m.heads);
+  const Buffer g = c_.buffer("gdn.g", m.heads);
+  const bool whole = !m.qkvz.weight.empty(), both = !m.ba.weight.empty();
+  const Buffer qkvz = whole ? c_.buffer("gdn.qkvz", m.qkvz.weight.out) : raw;
+  const Buffer ba = both ? c_.buffer("gdn.ba", 2 * m.heads) : beta;
+  linears(name,
+          {{whole ? "qkvz" : "qkv", whole ? &m.qkvz : &m.qkv, qkvz},
+           {"z", whole ? nullptr : &m.z, z},
+           {both ? "ba" : "b", both ? &m.ba : &m.b, ba},
+           {"a", both ? nullptr : &m.a, g}},
+          x);
+  if (whole) {
     split(
         name + "qkvz.split", m.key_heads,
         {{m.key_dim, raw}, {m.key_dim, part(raw, keys)}, {r * m.value_dim, part(raw, 2 * keys)}, {r * m.value_dim, z}},
-        fused);
+        qkvz);
   }
-  const Buffer beta = c_.buffer("gdn.beta", m.heads);
-  const Buffer g = c_.buffer("gdn.g", m.heads);
-  if (m.ba.weight.empty()) {
-    linear(name + "b", m.b, x, beta);
-    linear(name + "a", m.a, x, g);
-  } else {
-    const Buffer fused = c_.buffer("gdn.ba", 2 * m.heads);
-    linear(name + "ba", m.ba, x, fused);
-    split(name + "ba.split", m.key_heads, {{r, beta}, {r, g}}, fused);
-  }
+  if (both) split(name + "ba.split", m.key_heads, {{r, beta}, {r, g}}, ba);
 
   const Buffer o = c_.buffer("gdn.o", m.values());
   if (c_.device().is_cuda() && c_.options().activations != Activations::kF32 && m.key_dim == kGdnHeadDim &&

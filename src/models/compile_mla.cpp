@@ -63,17 +63,18 @@ void Compiler::mix(const std::string& layer, const MlaMixer& m, Buffer x, Buffer
   const std::string name = layer + "mla.";
   const int64_t key = m.latent + m.extra;
   const Buffer q = c_.buffer("mla.q", m.heads * (m.nope + m.extra));
-  Buffer low;
+  const Buffer row = c_.buffer("mla.row", key);
+  const Buffer gate = m.gate ? c_.buffer("mla.gate", m.heads * m.value) : Buffer{};
+  const Buffer low = m.q_a ? c_.buffer("mla.q_a", m.q_a->weight.out) : Buffer{};
+  linears(name,
+          {{m.q_a ? "q_a" : "q", m.q_a ? &*m.q_a : &m.q, m.q_a ? low : q},
+           {"kv_a", &m.kv_a, row},
+           {"gate", m.gate ? &*m.gate : nullptr, gate}},
+          x);
   if (m.q_a) {
-    low = c_.buffer("mla.q_a", m.q_a->weight.out);
-    linear(name + "q_a", *m.q_a, x, low);
     rms(name + "q_a_norm", m.q_a_norm, low.cols, m.latent_eps, low, low);
     linear(name + "q_b", m.q, low, q);
-  } else {
-    linear(name + "q", m.q, x, q);
   }
-  const Buffer row = c_.buffer("mla.row", key);
-  linear(name + "kv_a", m.kv_a, x, row);
   rms(name + "kv_a_norm", m.kv_a_norm, m.latent, m.latent_eps, row, row);
   if (m.rope >= 0) {
     rotate(name + "q_rope", m.rope, m.heads, m.nope + m.extra, q, m.nope);
@@ -135,11 +136,7 @@ void Compiler::mix(const std::string& layer, const MlaMixer& m, Buffer x, Buffer
   expand.y = o.data;
   expand.y_stride = o.cols;
   c_.add(bind_mla_expand(c_.device(), name + "expand", expand), o);
-  if (m.gate) {
-    const Buffer gate = c_.buffer("mla.gate", o.cols);
-    linear(name + "gate", *m.gate, x, gate);
-    elementwise(name + "gate.apply", ElementwiseKind::kGate, o, gate, o);
-  }
+  if (m.gate) elementwise(name + "gate.apply", ElementwiseKind::kGate, o, gate, o);
   linear(name + "o", m.o, o, out);
 }
 

@@ -8,17 +8,29 @@
 
 namespace weir {
 
+LinearArgs Compiler::linear_args(const Linear& part, Buffer x, Buffer y) const {
+  return {.weight = part.weight,
+          .bias = part.bias.empty() ? nullptr : part.bias.data(),
+          .x = x.data,
+          .x_stride = x.cols,
+          .y = y.data,
+          .y_stride = y.cols,
+          .activations = c_.options().activations,
+          .max_rows = c_.options().max_rows};
+}
+
 void Compiler::linear(const std::string& name, const Linear& part, Buffer x, Buffer y) {
-  c_.add(bind_linear(c_.device(), name,
-                     {.weight = part.weight,
-                      .bias = part.bias.empty() ? nullptr : part.bias.data(),
-                      .x = x.data,
-                      .x_stride = x.cols,
-                      .y = y.data,
-                      .y_stride = y.cols,
-                      .activations = c_.options().activations,
-                      .max_rows = c_.options().max_rows}),
-         y);
+  c_.add(bind_linear(c_.device(), name, linear_args(part, x, y)), y);
+}
+
+void Compiler::linears(const std::string& name, const std::vector<Product>& parts, Buffer x) {
+  std::vector<LinearArgs> args;
+  for (const Product& p : parts) {
+    if (p.part == nullptr || p.part->weight.empty()) continue;
+    if (!c_.device().is_cuda()) linear(name + p.name, *p.part, x, p.y);
+    args.push_back(linear_args(*p.part, x, p.y));
+  }
+  if (c_.device().is_cuda()) c_.add(bind_linears(c_.device(), name + "projections", args), parts.front().y);
 }
 
 void Compiler::norm(const std::string& name, const FloatVector& weight, Buffer x, Buffer y, RowSet rows) {

@@ -52,8 +52,8 @@ class Compiler {
 
   // --- mixers (compile_attention.cpp, compile_mla.cpp, compile_delta.cpp) ---
   void mix(const std::string& layer, const AttentionMixer& m, Buffer x, Buffer out);
-  // K and V of a layer that has its own: projected, normed, rotated, stored.
-  void store_kv(const std::string& name, const AttentionMixer& m, Buffer x);
+  // K and V of a layer that has its own: normed, rotated, stored.
+  void store_kv(const std::string& name, const AttentionMixer& m, Buffer k, Buffer v);
   void mix(const std::string& layer, const MlaMixer& m, Buffer x, Buffer out);
   // Chooses the positions that the layer's rows attend to. `low`: what q_a_norm gave.
   void select(const std::string& name, const Indexer& indexer, Buffer low, Buffer x);
@@ -92,6 +92,14 @@ class Compiler {
 
   // --- small parts (compiler.cpp) ---
   void linear(const std::string& name, const Linear& part, Buffer x, Buffer y);
+  // Several of the same x, named `name` + their own: one op on a GPU. Parts without a weight are left out.
+  struct Product {
+    const char* name;
+    const Linear* part;
+    Buffer y;
+  };
+  void linears(const std::string& name, const std::vector<Product>& parts, Buffer x);
+  LinearArgs linear_args(const Linear& part, Buffer x, Buffer y) const;
   void norm(const std::string& name, const FloatVector& weight, Buffer x, Buffer y, RowSet rows = RowSet::kAll);
   // The first `size` elements of each row, or each of its first groups of so many.
   void rms(const std::string& name, const FloatVector& weight, int64_t size, float eps, Buffer x, Buffer y,

@@ -10,10 +10,12 @@ namespace weir {
 
 inline constexpr int kMostWarps = 4;  // that multiply, of a block
 inline constexpr int kRowTile = 64;   // rows of a block at most
-// Of a multiprocessor; shared memory has no room for many more. With several columns the compiler's own choice has the
+// Of a multiprocessor, whose registers have room for no more. With several columns the compiler's own choice has the
 // fewest spills.
-template <int kColumns>
-inline constexpr int kLeastBlocks = kColumns == 1 ? 2 : 0;
+template <class Operand, int kColumns>
+inline constexpr int kLeastBlocks = kColumns > 1       ? 0
+                                    : Operand::kMinima ? 3
+                                                       : 4;
 inline constexpr int kXStages = 4;
 inline constexpr int kMostResidentTiles = 64;  // of x, in shared memory
 
@@ -39,9 +41,9 @@ struct StreamedX {
     cuda::ptx::mbarrier_fence_init();
   }
   __device__ void begin_run(int) const {}  // runs pass in their order
-  __device__ const std::byte* acquire() {
+  __device__ SharedX acquire() const {
     cuda::ptx::mbarrier_wait(full(), phase);
-    return stages + slot * kTileBytes;
+    return SharedX(stages + slot * kTileBytes);
   }
   __device__ void release() {
     __syncwarp();
@@ -142,9 +144,9 @@ __device__ inline void round_to_shared(const MultiplyArgs& args, int first_segme
   constexpr int kBatch = 8;
   const int64_t first = static_cast<int64_t>(first_segment) * args.segment_tiles * kTileIns;
   const int eights = args.block_segments * args.segment_tiles * static_cast<int>(kTileIns / 8);
-  const int shift = rows > 4 ? 3 : rows > 2 ? 2 : rows > 1 ? 1 : 0;
-  const int row = static_cast<int>(threadIdx.x) & ((1 << shift) - 1);
-  const int begin = static_cast<int>(threadIdx.x) >> shift, step = static_cast<int>(blockDim.x) >> shift;
+  const int places = matrix_rows(rows), bytes = places * 16;
+  const int row = static_cast<int>(threadIdx.x) % places;
+  const int begin = static_cast<int>(threadIdx.x) / places, step = static_cast<int>(blockDim.x) / places;
   if (row >= rows) return;
   const float* x = args.x + row * args.x_stride + first;
   to += row * 16;
@@ -162,12 +164,12 @@ __device__ inline void round_to_shared(const MultiplyArgs& args, int first_segme
     }
 #pragma unroll
     for (int i = 0; i < kBatch; ++i) {
-      if (eight + i * step < aligned)
-        *reinterpret_cast<uint4*>(to + (eight + i * step) * 128) = pack_eight(low[i], high[i]);
+      if (eight + i * step >= aligned) continue;
+      *reinterpret_cast<uint4*>(to + (eight + i * step) * bytes) = pack_eight(low[i], high[i]);
     }
   }
   for (int eight = aligned + begin; eight < eights; eight += step) {
-    *reinterpret_cast<uint4*>(to + eight * 128) = round_eight(x, eight * 8, args.in - first);
+    *reinterpret_cast<uint4*>(to + eight * bytes) = round_eight(x, eight * 8, args.in - first);
   }
 }
 
@@ -179,7 +181,7 @@ __device__ inline void multiply_strips(const MultiplyArgs& args, const WarpStrip
       Sums<kColumns> sums;
       sums.clear();
       x.begin_run(s * args.segment_tiles);
-      multiply_run<Operand, kColumns>(ring, args.segment_tiles, x, kColumnTileBytes, sums);
+      multiply_run<Operand, kColumns>(ring, args.segment_tiles, x, sums);
       if (s == 0) {
         total = sums;
       } else {
@@ -224,7 +226,8 @@ __device__ inline void skip_missing_strip(const MultiplyArgs& args, const WarpSt
 }
 
 template <TileFormat kFormat, int kColumns>
-__global__ void __launch_bounds__(32 * (kMostWarps + (kColumns > 1 ? 1 : 0)), kLeastBlocks<kColumns>)
+__global__ void __launch_bounds__(32 * (kMostWarps + (kColumns > 1 ? 1 : 0)),
+                                  (kLeastBlocks<typename OperandOf<kFormat>::Type, kColumns>))
     linear_few_rows(const __grid_constant__ MultiplyArgs args) {
   using Operand = typename OperandOf<kFormat>::Type;
   WEIR_DYNAMIC_SHARED(std::byte, shared);
@@ -239,9 +242,9 @@ __global__ void __launch_bounds__(32 * (kMostWarps + (kColumns > 1 ? 1 : 0)), kL
     cuda::ptx::wait_for_previous();
     cuda::ptx::let_next_start();
     const int rows = step_rows(args);
-    round_to_shared(args, strips.first_segment, rows < 8 ? rows : 8, x_memory);
+    round_to_shared(args, strips.first_segment, rows, x_memory);
     __syncthreads();
-    ResidentX x{x_memory};
+    ResidentX x{x_memory, matrix_rows(rows)};
     multiply_strips<Operand, kColumns>(args, strips, rows, ring, x);
   } else {
     StreamedX<kColumns> x{x_memory};
@@ -262,10 +265,11 @@ __global__ void __launch_bounds__(32 * (kMostWarps + (kColumns > 1 ? 1 : 0)), kL
 
 template <TileFormat kFormat>
 FewRowsKernel few_rows_instance(int columns) {
-  constexpr int64_t kRing = kRingBytes<typename OperandOf<kFormat>::Type>;
+  using Operand = typename OperandOf<kFormat>::Type;
+  constexpr int64_t kRing = kRingBytes<Operand>;
   switch (columns) {
     case 1:
-      return {linear_few_rows<kFormat, 1>, kRing};
+      return {linear_few_rows<kFormat, 1>, kRing, kLeastBlocks<Operand, 1>};
     case 2:
       return {linear_few_rows<kFormat, 2>, kRing};
     case 4:

@@ -9,7 +9,8 @@ namespace weir {
 
 struct FewRowsKernel {
   void (*kernel)(MultiplyArgs) = nullptr;
-  int64_t ring_bytes = 0;  // of a warp
+  int64_t ring_bytes = 0;   // of a warp
+  int32_t most_blocks = 8;  // of a multiprocessor
 };
 
 // columns: 1, 2, 4 or 8.

@@ -15,6 +15,7 @@
 
 namespace weir {
 
+inline constexpr int kMostSplitRows = 128;                   // of blocks that may take one segment
 inline constexpr int kManyStrips = 8;                        // of a block: a warp's each
 inline constexpr int kManyThreads = 32 * (kManyStrips + 4);  // registers are dealt out by groups of four warps
 
@@ -260,11 +261,13 @@ __global__ void __launch_bounds__(kManyThreads, 1) linear_many_rows(const __grid
     cuda::ptx::wgmma_wait<0>();
     cuda::ptx::pin<kRows / 2>(sums);
     if (lane_index() == 0) cuda::ptx::mbarrier_arrive(used);
-    if (args.block_segments < args.segments) {
-      combine_sums<kRows>(args, block, rows, sums);
-    } else {
-      store_sums<kRows>(args, block, segment == 0, segment == args.segments - 1, rows, sums);
+    if constexpr (kRows <= kMostSplitRows) {
+      if (args.block_segments < args.segments) {
+        combine_sums<kRows>(args, block, rows, sums);
+        return;
+      }
     }
+    store_sums<kRows>(args, block, segment == 0, segment == args.segments - 1, rows, sums);
   }
 }
 

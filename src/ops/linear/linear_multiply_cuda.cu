@@ -63,10 +63,11 @@ void launch_few_rows(CudaDevice& device, TileFormat format, MultiplyArgs args, i
   // As many strips to a block, which share x, as leave a block for most multiprocessors.
   while (warps > 1 && groups() * splits * row_tiles(rows) * 4 < sms * 3) warps /= 2;
   const int64_t x_bytes = columns > 1 ? kXStages * columns * kColumnTileBytes + 128
-                                      : int64_t{args.block_segments} * args.segment_tiles * kColumnTileBytes;
+                                      : int64_t{args.block_segments} * args.segment_tiles * 128 * matrix_rows(rows);
   const int64_t shared_bytes = warps * kernel.ring_bytes + x_bytes;
   // Blocks that find room at once; each takes as many groups of strips as any other, or one less.
-  const int per_sm = static_cast<int>(std::clamp<int64_t>(device.shared_limit() / (shared_bytes + 1024), 1, 8));
+  const int per_sm =
+      static_cast<int>(std::clamp<int64_t>(device.shared_limit() / (shared_bytes + 1024), 1, kernel.most_blocks));
   const int most = std::max(1, per_sm * sms / (splits * row_tiles(rows)));
   const int rounds = (groups() + most - 1) / most;
   const int blocks = (groups() + rounds - 1) / rounds;
@@ -89,7 +90,8 @@ ManyGrid many_grid(CudaDevice& device, const MultiplyArgs& args, int32_t block_r
   ManyGrid grid{(rows + block_rows - 1) / block_rows, (args.strips + kManyStrips - 1) / kManyStrips, 1};
   const int sms = device.sm_count();
   const auto rounds = [&](int splits) { return (grid.blocks() * splits + sms - 1) / sms; };
-  if (rows <= kFewerManyRows && rounds(1) == 1 && rounds(args.segments) < args.segments) grid.splits = args.segments;
+  if (block_rows <= kMostSplitRows && rows <= kFewerManyRows && rounds(1) == 1 && rounds(args.segments) < args.segments)
+    grid.splits = args.segments;
   return grid;
 }
 

@@ -61,16 +61,18 @@ __device__ inline void add_group(const Operand& w, int group, const float (&prod
   }
 }
 
-// A tile of x in shared memory: 64 k of the first eight rows, the next eight column_bytes further.
+// A tile of x in shared memory: 64 k of eight rows, the next eight kColumnTileBytes further. Or of a column alone that
+// has fewer rows, 1, 2 or 4: matrices have as many, which stand for all eight.
 struct SharedX {
   uint32_t at;
-  int column_bytes;
+  int pair_bytes;
 
-  __device__ SharedX(const std::byte* x, int stride)
-      : at(cuda::ptx::shared_address(x) + lane_index() * 16), column_bytes(stride) {}
+  __device__ explicit SharedX(const std::byte* x, int rows = 8)
+      : at(cuda::ptx::shared_address(x) + (lane_index() / 8 * rows + (lane_index() & (rows - 1))) * 16),
+        pair_bytes(64 * rows) {}
   // B fragments of column c: of the steps 2 pair and 2 pair + 1, two registers each.
   __device__ void load(int c, int pair, uint32_t (&b)[4]) const {
-    cuda::ptx::load_matrix_x4(b, at + c * column_bytes + pair * 512);
+    cuda::ptx::load_matrix_x4(b, at + c * kColumnTileBytes + pair * pair_bytes);
   }
 };
 
@@ -78,9 +80,8 @@ struct SharedX {
 struct LoadedX {
   uint32_t fragments[2][4];
 
-  __device__ explicit LoadedX(const std::byte* x) {
-    const SharedX shared(x, kColumnTileBytes);
-    for (int pair = 0; pair < 2; ++pair) shared.load(0, pair, fragments[pair]);
+  __device__ explicit LoadedX(const SharedX& x) {
+    for (int pair = 0; pair < 2; ++pair) x.load(0, pair, fragments[pair]);
   }
   __device__ void load(int, int pair, uint32_t (&b)[4]) const {
     for (int i = 0; i < 4; ++i) b[i] = fragments[pair][i];
@@ -208,16 +209,20 @@ class TileRing {
   uint32_t phase_ = 0;
 };
 
+// Rows that the matrices of a column with so many rows have.
+WEIR_HD inline int matrix_rows(int rows) { return rows > 4 ? 8 : rows > 2 ? 4 : rows > 1 ? 2 : 1; }
+
 // x that lies in shared memory as a whole, tile after tile, for one column.
 struct ResidentX {
   const std::byte* tiles;
+  int rows;  // matrix_rows
   const std::byte* next = nullptr;
 
-  __device__ void begin_run(int first_tile) { next = tiles + first_tile * kColumnTileBytes; }
-  __device__ const std::byte* acquire() {
+  __device__ void begin_run(int first_tile) { next = tiles + first_tile * 128 * rows; }
+  __device__ SharedX acquire() {
     const std::byte* tile = next;
-    next += kColumnTileBytes;
-    return tile;
+    next += 128 * rows;
+    return SharedX(tile, rows);
   }
   __device__ void release() {}
 };
@@ -242,7 +247,7 @@ __device__ inline void multiply_stage(const std::byte* tiles, X& x, Sums<1>& sum
 
 // Multiplies a run of `count` tiles that the ring brings with as many tiles of x (ResidentX, or a ring of its own).
 template <class Operand, int kColumns, class Ring, class X>
-__device__ inline void multiply_run(Ring& ring, int count, X& x, int column_bytes, Sums<kColumns>& sums) {
+__device__ inline void multiply_run(Ring& ring, int count, X& x, Sums<kColumns>& sums) {
   for (; count > 0; count -= kStageTiles<Operand>) {
     const std::byte* tiles = ring.acquire();
     if (kColumns == 1 && count >= kStageTiles<Operand>) {
@@ -251,7 +256,7 @@ __device__ inline void multiply_run(Ring& ring, int count, X& x, int column_byte
 #pragma unroll
       for (int t = 0; t < kStageTiles<Operand>; ++t) {
         if (t >= count) break;
-        multiply_tile<Operand>(tiles + t * Operand::kBytes, SharedX(x.acquire(), column_bytes), sums);
+        multiply_tile<Operand>(tiles + t * Operand::kBytes, x.acquire(), sums);
         x.release();
       }
     }

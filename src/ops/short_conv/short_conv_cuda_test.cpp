@@ -1,9 +1,23 @@
 // The short convolution on a GPU gives the CPU's bits: outputs, journals and windows.
+#include <bit>
+#include <cstring>
+#include <string>
+
+#include "base/error.h"
 #include "ops/short_conv/short_conv_testing.h"
 #include "tests/support/cuda_case.h"
 
 namespace weir::test {
 namespace {
+
+std::string first_difference(const std::vector<float>& found, const std::vector<float>& expected) {
+  for (size_t i = 0; i < expected.size(); ++i) {
+    if (std::memcmp(&found[i], &expected[i], sizeof(float)) == 0) continue;
+    return concat("element ", i, ": ", std::bit_cast<uint32_t>(found[i]), " instead of ",
+                  std::bit_cast<uint32_t>(expected[i]), ", ", found[i], " and ", expected[i]);
+  }
+  return "";
+}
 
 class ShortConvCuda : public testing::CudaCase {
  protected:
@@ -24,7 +38,7 @@ TEST_F(ShortConvCuda, EqualsTheReferenceBitForBitHoweverASpanIsSplit) {
           found.step({n}, true, false);
           sparse.step({n}, false, true);
         }
-        EXPECT_TRUE(same(found.state(0).out, expected.state(0).out)) << channels << "x" << taps;
+        EXPECT_EQ(first_difference(found.state(0).out, expected.state(0).out), "") << channels << "x" << taps;
         EXPECT_TRUE(same(found.pages(), expected.pages()));
         EXPECT_TRUE(same(found.slots(), expected.slots()));
         EXPECT_TRUE(same(sparse.state(0).out, expected.state(0).out));
