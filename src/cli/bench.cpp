@@ -1,4 +1,5 @@
 // weir bench: tokens per second of prompts and of generation, beside what the machine could do at most.
+#include <algorithm>
 #include <boost/json.hpp>
 #include <chrono>
 #include <cmath>
@@ -11,6 +12,7 @@
 #include "cli/commands.h"
 #include "cli/machine.h"
 #include "cli/options.h"
+#include "device/cuda_roof.h"
 #include "device/roof.h"
 #include "models/builtin.h"
 
@@ -30,8 +32,23 @@ struct BenchOptions {
 };
 
 struct Roofs {
-  double read_gb = 0, fma_gflop = 0;
+  double read_gb = 0, gflop = 0;
+  const char* products = "";  // what gflop is the rate of
 };
+
+// Of the device that the engine computes on.
+Roofs measure_roofs(Engine& engine) {
+  if (engine.gpu() == nullptr) {
+    return {measure_read_bandwidth(engine.host()), measure_fma_peak(engine.host()), "fp32 fma peak"};
+  }
+  const int64_t bytes = std::min<int64_t>(int64_t{1} << 30, engine.gpu()->free_bytes() / 2);
+  return {measure_cuda_bandwidths(*engine.gpu(), bytes).read_gbs, 1e3 * measure_cuda_bf16_peak(*engine.gpu()),
+          "bf16 peak"};
+}
+
+std::string_view kv_dtype_name(StateDtype dtype) {
+  return dtype == StateDtype::kF32 ? "f32" : dtype == StateDtype::kF16 ? "f16" : "bf16";
+}
 
 struct Spread {
   double mean = 0, deviation = 0;
@@ -77,7 +94,7 @@ boost::json::object row(const BenchTest& test, const BenchResult& result, const 
   const double seconds = static_cast<double>(test.tokens()) / rate.mean;
   const double gb = static_cast<double>(result.bytes) * 1e-9 / seconds;
   const bool prompt = test.kind == BenchTest::Kind::kPrompt;
-  const double roof = prompt ? roofs.fma_gflop : roofs.read_gb;
+  const double roof = prompt ? roofs.gflop : roofs.read_gb;
   const double reached = prompt ? result.flops * 1e-9 / seconds : gb;
   boost::json::object out;
   out["test"] = test.name();
@@ -87,16 +104,16 @@ boost::json::object row(const BenchTest& test, const BenchResult& result, const 
   out["gb_per_second"] = gb;
   out["gflop_per_second"] = result.flops * 1e-9 / seconds;
   out["percent_of_roof"] = roof > 0 ? 100 * reached / roof : 0.0;
-  out["roof"] = prompt ? "fp32 fma peak" : "memory read";
+  out["roof"] = prompt ? roofs.products : "memory read";
   out["bytes_per_token"] = static_cast<double>(result.bytes) / static_cast<double>(test.tokens());
   out["roof_gb_per_second"] = roofs.read_gb;
-  out["roof_gflop_per_second"] = roofs.fma_gflop;
+  out["roof_gflop_per_second"] = roofs.gflop;
   out["n"] = test.n;
   out["depth"] = test.depth;
   out["batch"] = test.batch;
   out["threads"] = engine.host().threads();
   out["kernels"] = kernel_set_name(engine.host().kernels());
-  out["kv_dtype"] = engine.options().kv_dtype == StateDtype::kF32 ? "f32" : "f16";
+  out["kv_dtype"] = kv_dtype_name(engine.options().kv_dtype);
   out["activations"] = engine.options().activations == Activations::kF32 ? "f32" : "auto";
   out["max_batch_rows"] = engine.options().max_batch_rows;
   return out;
@@ -107,6 +124,13 @@ void print_row(const boost::json::object& row) {
   std::printf("%-18s %2d %10.2f %8.2f %9.2f %8.1f %% of %s\n", row.at("test").as_string().c_str(),
               row.at("threads").to_number<int>(), number("tokens_per_second"), number("tokens_per_second_stddev"),
               number("gb_per_second"), number("percent_of_roof"), row.at("roof").as_string().c_str());
+  std::fflush(stdout);
+}
+
+void print_heading(const BenchOptions& options, const Model& model, const std::string& device) {
+  std::printf("%s, %s; %s\n", options.model.empty() ? options.synthetic.c_str() : options.model.c_str(),
+              human_bytes(static_cast<double>(model.weight_bytes())).c_str(), device.c_str());
+  std::printf("%-18s %2s %10s %8s %9s\n", "test", "t", "tok/s", "+-", "GB/s");
   std::fflush(stdout);
 }
 
@@ -129,17 +153,15 @@ void bench(const BenchOptions& options) {
   EngineOptions probe;
   size_bench_engine(all, model->spec, probe);  // its errors come before any output
   boost::json::array rows;
-  if (!options.json) {
-    std::printf("%s, %s; %s\n", options.model.empty() ? options.synthetic.c_str() : options.model.c_str(),
-                human_bytes(static_cast<double>(model->weight_bytes())).c_str(), cpu_model().c_str());
-    std::printf("%-18s %2s %10s %8s %9s\n", "test", "t", "tok/s", "+-", "GB/s");
-  }
-  for (const int threads : options.threads) {
+  std::string device = cpu_model();
+  for (const int& threads : options.threads) {
     common.threads = threads;
     EngineOptions engine_options = common.engine_options();
     size_bench_engine(all, model->spec, engine_options);
     Engine engine(*model, engine_options);
-    const Roofs roofs{measure_read_bandwidth(engine.host()), measure_fma_peak(engine.host())};
+    if (engine.gpu() != nullptr) device = engine.gpu()->info().name;
+    if (!options.json && &threads == options.threads.data()) print_heading(options, *model, device);
+    const Roofs roofs = measure_roofs(engine);
     for (const BenchTest& test : all) {
       boost::json::object result = row(test, run_bench(engine, test, options.repeats), roofs, engine);
       if (!options.json) print_row(result);
@@ -148,7 +170,7 @@ void bench(const BenchOptions& options) {
       result["weights"] = options.model.empty() ? options.weights : std::string("as in the files");
       result["model_bytes"] = model->weight_bytes();
       result["repeats"] = options.repeats;
-      result["device"] = cpu_model();
+      result["device"] = device;
       rows.push_back(std::move(result));
     }
   }

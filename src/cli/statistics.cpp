@@ -24,6 +24,7 @@ boost::json::object timings_json(const GenerateTimings& t) {
 }
 
 double weight_read_bandwidth(Engine& engine) {
+  if (engine.gpu() != nullptr) return 0;  // `weir bench` measures it
   const auto pieces = weight_pieces(engine.model(), int64_t{256} << 20);
   return pieces.empty() ? 0 : measure_read_bandwidth(engine.host(), pieces);
 }
@@ -41,8 +42,12 @@ std::string statistics_line(Engine& engine, const Completion& completion, double
       out += concat(" (", decimals(100 * gb / roof_gb_per_second, 0), " % of ", decimals(roof_gb_per_second, 1), ")");
     }
   }
-  out += concat("; ", engine.host().threads(), " threads, ", kernel_set_name(engine.host().kernels()), "; ",
-                finish_reason_name(completion.finish_reason));
+  if (engine.gpu() != nullptr) {
+    out += concat("; ", engine.gpu()->info().name);
+  } else {
+    out += concat("; ", engine.host().threads(), " threads, ", kernel_set_name(engine.host().kernels()));
+  }
+  out += concat("; ", finish_reason_name(completion.finish_reason));
   return out;
 }
 

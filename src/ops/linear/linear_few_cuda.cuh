@@ -10,12 +10,18 @@ namespace weir {
 
 inline constexpr int kMostWarps = 4;  // that multiply, of a block
 inline constexpr int kRowTile = 64;   // rows of a block at most
-// Of a multiprocessor, whose registers have room for no more. With several columns the compiler's own choice has the
+// Of a multiprocessor, with one column: four where weights are narrow and decoding them takes instructions; wide ones
+// come faster to few blocks with registers to spare (measured). With several columns the compiler's own choice has the
 // fewest spills.
+template <class Operand>
+inline constexpr bool kNarrow = Operand::kBytes < 16 * 64;  // a tile: less than a byte a weight
 template <class Operand, int kColumns>
-inline constexpr int kLeastBlocks = kColumns > 1       ? 0
-                                    : Operand::kMinima ? 3
-                                                       : 4;
+inline constexpr int kLeastBlocks = kColumns > 1        ? 0
+                                    : !kNarrow<Operand> ? 2
+                                    : Operand::kMinima  ? 3
+                                                        : 4;
+template <class Operand>
+inline constexpr int kMostBlocks = kNarrow<Operand> ? kLeastBlocks<Operand, 1> : 3;
 inline constexpr int kXStages = 4;
 inline constexpr int kMostResidentTiles = 64;  // of x, in shared memory
 
@@ -269,7 +275,7 @@ FewRowsKernel few_rows_instance(int columns) {
   constexpr int64_t kRing = kRingBytes<Operand>;
   switch (columns) {
     case 1:
-      return {linear_few_rows<kFormat, 1>, kRing, kLeastBlocks<Operand, 1>};
+      return {linear_few_rows<kFormat, 1>, kRing, kMostBlocks<Operand>};
     case 2:
       return {linear_few_rows<kFormat, 2>, kRing};
     case 4:
