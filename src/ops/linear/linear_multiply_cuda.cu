@@ -64,13 +64,28 @@ void launch_few_rows(CudaDevice& device, TileFormat format, MultiplyArgs args, i
   while (warps > 1 && groups() * splits * row_tiles(rows) * 4 < sms * 3) warps /= 2;
   const int64_t x_bytes = columns > 1 ? kXStages * columns * kColumnTileBytes + 128
                                       : int64_t{args.block_segments} * args.segment_tiles * 128 * matrix_rows(rows);
-  const int64_t shared_bytes = warps * kernel.ring_bytes + x_bytes;
-  // Blocks that find room at once; each takes as many groups of strips as any other, or one less.
-  const int per_sm =
+  int64_t shared_bytes = warps * kernel.ring_bytes + x_bytes;
+  // Blocks that find room at once; each takes as many groups of strips as any other, or one less. Of the numbers for a
+  // multiprocessor the one whose busiest has least to do, of equal ones the largest.
+  const int room =
       static_cast<int>(std::clamp<int64_t>(device.shared_limit() / (shared_bytes + 1024), 1, kernel.most_blocks));
-  const int most = std::max(1, per_sm * sms / (splits * row_tiles(rows)));
-  const int rounds = (groups() + most - 1) / most;
-  const int blocks = (groups() + rounds - 1) / rounds;
+  const int tiles = splits * row_tiles(rows);
+  int blocks = 1, least = INT32_MAX, resident = 1;
+  for (int per_sm = 1; per_sm <= room; ++per_sm) {
+    const int most = std::max(1, per_sm * sms / tiles);
+    const int rounds = (groups() + most - 1) / most;
+    const int even = (groups() + rounds - 1) / rounds;
+    const int busiest = (even * tiles + sms - 1) / sms;
+    const int cost = busiest == 1 ? 3 * rounds : 2 * rounds * busiest;  // a block alone keeps less memory under way
+    if (cost > least) continue;
+    least = cost;
+    blocks = even;
+    resident = busiest;
+  }
+  // No more than that many are let onto one multiprocessor while others have fewer.
+  constexpr int64_t kReserved = 1024;  // of shared memory, by the system for each block
+  const int64_t one_less = (device.shared_limit() + kReserved) / (resident + 1) - kReserved + 16;
+  if (resident > 1) shared_bytes = std::max(shared_bytes, one_less / 16 * 16);
   cuda::launch(device,
                {.grid = {blocks, splits, row_tiles(rows)},
                 .block = 32 * (warps + (columns > 1 ? 1 : 0)),
