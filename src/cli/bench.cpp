@@ -26,7 +26,7 @@ struct BenchOptions {
   std::vector<int> threads = {0};
   int repeats = 3;
   std::string device = "auto", kernels = "auto", kv_dtype = "auto", activations = "auto";
-  int32_t max_batch_rows = 512;
+  int32_t max_batch_rows = 0;
   bool json = false;
   bool no_graphs = false;
 };
@@ -198,9 +198,10 @@ void add_bench(CLI::App& app) {
   list("-b", options->batches, "sequences that generate together", int64_t{1}, int64_t{4096});
   list("-t,--threads", options->threads, "threads (0: all processors)", 0, 1024);
   command->add_option("-r", options->repeats, "repeats")->check(CLI::Range(1, 1000))->capture_default_str();
-  command->add_option("--max-batch-rows", options->max_batch_rows, "rows computed in one step")
-      ->check(CLI::Range(1, 65536))
-      ->capture_default_str();
+  command
+      ->add_option("--max-batch-rows", options->max_batch_rows,
+                   "rows computed in one step (default: 512, on a GPU 2048)")
+      ->check(CLI::Range(1, 65536));
   command
       ->add_option("--kv-dtype", options->kv_dtype,
                    "stored K, V and latents: auto (f16, on a GPU bf16), f32, f16, bf16")

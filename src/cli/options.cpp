@@ -50,14 +50,14 @@ void ModelOptions::add_to(CLI::App& app, Model needed) {
   add_device_option(app, device, &no_graphs);
   app.add_option("--threads", threads, "threads (default: the processors this process may use)")
       ->check(CLI::Range(1, 1024));
-  app.add_option("--max-batch-rows", max_batch_rows, "rows computed in one step")
-      ->check(CLI::Range(1, 65536))
-      ->capture_default_str();
+  app.add_option("--max-batch-rows", max_batch_rows, "rows computed in one step (default: 512, on a GPU 2048)")
+      ->check(CLI::Range(1, 65536));
   app.add_option("--kv-dtype", kv_dtype, "stored K, V and latents: auto (f16, on a GPU bf16), f32, f16, bf16")
       ->check(CLI::IsMember({"auto", "f32", "f16", "bf16"}))
       ->capture_default_str();
-  app.add_option("--activations", activations,
-                 "auto (8-bit rows for integer formats; on a GPU bf16), f32 (every product exact), q8 (8-bit rows for all)")
+  app.add_option(
+         "--activations", activations,
+         "auto (8-bit rows for integer formats; on a GPU bf16), f32 (every product exact), q8 (8-bit rows for all)")
       ->check(CLI::IsMember({"auto", "f32", "q8"}))
       ->capture_default_str();
   app.add_option("--kernels", kernels, "auto, reference, avx2 or avx512")
@@ -79,11 +79,12 @@ StateDtype parse_kv_dtype(const std::string& name, bool gpu) {
 
 EngineOptions ModelOptions::engine_options() const {
   EngineOptions options;
-  options.threads = threads > 0 ? threads : default_threads();
-  options.kernels = parse_kernel_set(kernels);
-  options.max_batch_rows = max_batch_rows;
   options.gpu = parse_device(device);
   options.graphs = !no_graphs;
+  options.threads = threads > 0 ? threads : default_threads();
+  options.kernels = parse_kernel_set(kernels);
+  constexpr int32_t kRowsOnCpu = 512, kRowsOnGpu = 2048;  // a GPU's products of more rows cost less for each
+  options.max_batch_rows = max_batch_rows > 0 ? max_batch_rows : options.gpu >= 0 ? kRowsOnGpu : kRowsOnCpu;
   if (activations == "auto") {
     options.activations = Activations::kAuto;
   } else if (activations == "f32") {
@@ -100,7 +101,8 @@ EngineOptions ModelOptions::engine_options() const {
 }
 
 void add_device_option(CLI::App& app, std::string& device, bool* no_graphs) {
-  app.add_option("--device", device, "auto (an NVIDIA GPU where there is one), cpu, cuda, or cuda:N for the GPU number N")
+  app.add_option("--device", device,
+                 "auto (an NVIDIA GPU where there is one), cpu, cuda, or cuda:N for the GPU number N")
       ->capture_default_str();
   if (no_graphs != nullptr) app.add_flag("--no-graphs", *no_graphs, "GPU: launch every kernel by itself");
 }

@@ -15,7 +15,7 @@ struct ModelOptions {
   std::string model;
   std::string device = "auto";
   int threads = 0;  // 0: all processors
-  int32_t max_batch_rows = 512;
+  int32_t max_batch_rows = 0;  // 0: 512, on a GPU 2,048
   std::string kv_dtype = "auto";
   std::string activations = "auto";
   std::string kernels = "auto";
