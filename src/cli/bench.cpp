@@ -154,13 +154,13 @@ void bench(const BenchOptions& options) {
   size_bench_engine(all, model->spec, probe);  // its errors come before any output
   boost::json::array rows;
   std::string device = cpu_model();
-  for (const int& threads : options.threads) {
+  for (const int threads : options.threads) {
     common.threads = threads;
     EngineOptions engine_options = common.engine_options();
     size_bench_engine(all, model->spec, engine_options);
     Engine engine(*model, engine_options);
     if (engine.gpu() != nullptr) device = engine.gpu()->info().name;
-    if (!options.json && &threads == options.threads.data()) print_heading(options, *model, device);
+    if (!options.json && rows.empty()) print_heading(options, *model, device);
     const Roofs roofs = measure_roofs(engine);
     for (const BenchTest& test : all) {
       boost::json::object result = row(test, run_bench(engine, test, options.repeats), roofs, engine);

@@ -9,8 +9,8 @@
 // step's pairs are numbered by expert, rows ascending within one.
 #pragma once
 
-#include "base/math.h"
 #include "device/cuda/kernel.h"
+#include "ops/activation/element_cuda.cuh"
 #include "ops/linear/linear_operand_cuda.cuh"
 #include "ops/moe/moe.h"
 
@@ -61,25 +61,18 @@ struct ExpertTiles {
   __host__ __device__ int64_t width() const { return int64_t{k_tiles()} * kTileIns; }  // of a row of x, with padding
 };
 
-// activation.h: GluFunction.
+// activation.h: GluFunction, whose kind is known when it runs.
 __device__ inline float glu(const GluFunction& f, float g, float u) {
+  using enum ElementwiseKind;
   switch (f.kind) {
-    case ElementwiseKind::kSitu: {
-      const float up = f.linear_beta == 0 ? u : f.linear_beta * math::tanh(u / f.linear_beta);
-      return ((f.beta * math::tanh(g / f.beta)) * math::sigmoid(g)) * up;
-    }
-    case ElementwiseKind::kGeGlu: {
-      const float cube = (g * g) * g;
-      return (g * math::sigmoid(kGeluSlope * math::fma(kGeluCubic, cube, g))) * u;
-    }
-    case ElementwiseKind::kClampedSwiGlu: {
-      const float gate = f.linear_beta < g ? f.linear_beta : g;
-      const float top = f.linear_beta < u ? f.linear_beta : u;
-      const float up = top < -f.linear_beta ? -f.linear_beta : top;
-      return (up + 1.f) * (gate * math::sigmoid(gate * f.beta));
-    }
+    case kSitu:
+      return cuda::element<kSitu>(g, u, f.beta, f.linear_beta);
+    case kGeGlu:
+      return cuda::element<kGeGlu>(g, u, f.beta, f.linear_beta);
+    case kClampedSwiGlu:
+      return cuda::element<kClampedSwiGlu>(g, u, f.beta, f.linear_beta);
     default:
-      return (g * math::sigmoid(g)) * u;
+      return cuda::element<kSwiGlu>(g, u, f.beta, f.linear_beta);
   }
 }
 
