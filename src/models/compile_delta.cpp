@@ -66,7 +66,7 @@ void Compiler::gated_norm(const std::string& name, NormKind kind, int64_t heads,
 }
 
 void Compiler::kda_layer(const std::string& name, const KdaMixer& m, const KdaBuffers& b) {
-  const auto rows = [](Buffer buffer) { return KdaRows{buffer.data, buffer.cols}; };
+  const auto rows = [](Buffer buffer) { return KdaRows{reinterpret_cast<uint16_t*>(buffer.data), 2 * buffer.cols}; };
   c_.add(bind_kda_layer(c_.device(), name + "core",
                         {.bounded = m.decay == DecayKind::kBounded,
                          .lower_bound = m.lower_bound,
@@ -86,10 +86,11 @@ void Compiler::kda_layer(const std::string& name, const KdaMixer& m, const KdaBu
                          .k = rows(b.k),
                          .v = rows(b.v),
                          .f = rows(b.f),
-                         .beta_logit = rows(b.beta),
                          .gate = rows(b.gate),
-                         .out = b.o.data,
-                         .out_stride = b.o.cols}),
+                         .beta_logit = b.beta.data,
+                         .beta_logit_stride = b.beta.cols,
+                         .out = reinterpret_cast<uint16_t*>(b.o.data),
+                         .out_stride = 2 * b.o.cols}),
          b.o);
 }
 
@@ -139,7 +140,7 @@ void Compiler::mix(const std::string& layer, const KdaMixer& m, Buffer x, Buffer
   if (m.gate_a) linear(name + "gate", m.gate, gate_low, b.gate);
 
   const bool one_op = c_.device().is_cuda() && c_.options().activations != Activations::kF32 &&
-                      m.head_dim == kKdaHeadDim && m.taps == kKdaTaps;
+                      m.head_dim == kKdaHeadDim && m.taps == kKdaTaps && kBf16Rows;
   if (one_op) {
     kda_layer(name, m, b);
   } else {

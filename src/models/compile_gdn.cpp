@@ -22,16 +22,16 @@ void Compiler::gdn_in_one_op(const std::string& name, const GdnMixer& m, Buffer 
                          .journal = c_.layout().add_page(name + "journal", Retention::kJournal,
                                                          gdn_layer_journal_row_bytes(m.heads, m.key_heads)),
                          .state = c_.layout().add_anchor(name + "state", gdn_layer_anchor_bytes(m.heads, m.key_heads)),
-                         .qkv = qkv.data,
-                         .qkv_stride = qkv.cols,
+                         .qkv = reinterpret_cast<uint16_t*>(qkv.data),
+                         .qkv_stride = 2 * qkv.cols,
                          .a_logit = a.data,
                          .a_logit_stride = a.cols,
                          .beta_logit = b.data,
                          .beta_logit_stride = b.cols,
-                         .gate = z.data,
-                         .gate_stride = z.cols,
-                         .out = o.data,
-                         .out_stride = o.cols}),
+                         .gate = reinterpret_cast<uint16_t*>(z.data),
+                         .gate_stride = 2 * z.cols,
+                         .out = reinterpret_cast<uint16_t*>(o.data),
+                         .out_stride = 2 * o.cols}),
          o);
 }
 
@@ -64,7 +64,7 @@ void Compiler::mix(const std::string& layer, const GdnMixer& m, Buffer x, Buffer
 
   const Buffer o = c_.buffer("gdn.o", m.values());
   if (c_.device().is_cuda() && c_.options().activations != Activations::kF32 && m.key_dim == kGdnHeadDim &&
-      m.value_dim == kGdnHeadDim && m.taps == kGdnTaps) {
+      m.value_dim == kGdnHeadDim && m.taps == kGdnTaps && kBf16Rows) {
     gdn_in_one_op(name, m, raw, z, beta, g, o);
     return linear(name + "o", m.o, o, out);
   }

@@ -76,8 +76,8 @@ __device__ __forceinline__ uint2 earlier_input(const DecodeRow& r, Input which, 
 // Warps 0 and 1: q and k of the row, channels 4 lane to 4 lane + 3, and their journal entries.
 __device__ __forceinline__ void decode_key(DecodeShared& shared, const DecodeRow& r, Input which, int lane) {
   const Layer& layer = r.sequence.layer;
-  const float* input = r.sequence.input(which, r.key_head, r.sequence.span.first_position);
-  const uint2 x = kda::pack4(reinterpret_cast<const float4*>(input)[lane]);
+  const uint16_t* input = r.sequence.input(which, r.key_head, r.sequence.span.first_position);
+  const uint2 x = reinterpret_cast<const uint2*>(input)[lane];
   const float4* taps = r.sequence.taps(which, r.key_head) + 4 * lane;
   const float4 w[4] = {taps[0], taps[1], taps[2], taps[3]};
   const float4 s = kda::convolve4(w, earlier_input(r, which, 3, lane), earlier_input(r, which, 2, lane),
@@ -93,14 +93,14 @@ __device__ __forceinline__ void decode_key(DecodeShared& shared, const DecodeRow
 // Every warp: v of its columns, column g + 8 (c % 2) in lane 4 g + c.
 __device__ __forceinline__ float decode_value(const DecodeRow& r, int column, bool store) {
   const int64_t position = r.sequence.span.first_position;
-  const uint32_t x = pack_bf16(r.sequence.input(kV, r.head, position)[column], 0.f);
+  const uint16_t x = r.sequence.input(kV, r.head, position)[column];
   float earlier[kHistory];
 #pragma unroll
   for (int back = 1; back <= kHistory; ++back) {
     const uint16_t* stored = r.sequence.stored_input(kV, r.head, position - back);
     earlier[back - 1] = stored == nullptr ? 0.f : low_bf16(stored[column]);
   }
-  if (store && r.now) r.now.inputs(kV, r.head, r.row)[column] = static_cast<uint16_t>(x);
+  if (store && r.now) r.now.inputs(kV, r.head, r.row)[column] = x;
   const float4 taps = r.sequence.taps(kV, r.head)[column];
   return cuda::round_bf16(kda::convolve(taps, earlier[2], earlier[1], earlier[0], low_bf16(x)));
 }
@@ -207,7 +207,7 @@ __global__ void __launch_bounds__(kDecodeWarps * 32, 4) decode(const StepView* s
   if (r.commits) write_windows(r, thread);
   const float beta = layer.beta(batch_row, r.head);
   const float value = decode_value(r, column, c < 2);
-  const float gate = layer.gate.data[batch_row * layer.gate.stride + r.head * kDim + column];
+  const float gate = low_bf16(layer.gate.data[batch_row * layer.gate.stride + r.head * kDim + column]);
   if (warp < 2) decode_key(shared, r, warp == 0 ? kQ : kK, lane);
   const float scale = decode_decays(shared, r, warp, lane);
   ptx::wait_copies<0>();
@@ -260,8 +260,8 @@ __global__ void __launch_bounds__(kDecodeWarps * 32, 4) decode(const StepView* s
   __syncthreads();
   const float factor = kda::norm_factor(shared.squares, 1, layer.norm_eps);
   if (c < 2) {
-    layer.out[batch_row * layer.out_stride + r.head * kDim + column] =
-        (c % 2 == 0 ? o[0] : o[2]) * factor * layer.norm_weight[column] * (gate * fast_sigmoid(gate));
+    const float y = (c % 2 == 0 ? o[0] : o[2]) * factor * layer.norm_weight[column] * (gate * fast_sigmoid(gate));
+    layer.out[batch_row * layer.out_stride + r.head * kDim + column] = static_cast<uint16_t>(pack_bf16(y, 0.f));
   }
 }
 

@@ -65,9 +65,9 @@ class GdnLayer final : public CudaOp {
             .journal = args.journal,
             .state = args.state,
             .qkv = {args.qkv, args.qkv_stride},
+            .gate = {args.gate, args.gate_stride},
             .a_logit = {args.a_logit, args.a_logit_stride},
             .beta_logit = {args.beta_logit, args.beta_logit_stride},
-            .gate = {args.gate, args.gate_stride},
             .out = args.out,
             .out_stride = args.out_stride};
   }

@@ -50,7 +50,7 @@ class Convolution {
  public:
   __device__ Convolution(const PrepChunk& chunk, Input which, int head, int lane)
       : chunk_(chunk),
-        rows_(reinterpret_cast<const float4*>(chunk.sequence.input(which, head, chunk.start)) + lane),
+        rows_(reinterpret_cast<const uint2*>(chunk.sequence.input(which, head, chunk.start)) + lane),
         stride_(chunk.sequence.layer.qkv.stride / 4),
         which_(which),
         head_(head),
@@ -92,10 +92,10 @@ class Convolution {
   }
 
  private:
-  __device__ uint2 load(int row) const { return kda::pack4(ptx::load_stream(rows_ + row * stride_)); }
+  __device__ uint2 load(int row) const { return ptx::load_stream(rows_ + row * stride_); }
 
   const PrepChunk& chunk_;
-  const float4* rows_;  // of the chunk
+  const uint2* rows_;  // of the chunk
   int64_t stride_;
   Input which_;
   int head_, lane_;

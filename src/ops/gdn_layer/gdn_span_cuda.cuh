@@ -114,8 +114,8 @@ __device__ __forceinline__ int lane_row(int r, int c) { return r / 2 * 8 + 2 * c
 
 // Norm, gate and store of a chunk's output, row lane / 2, eight columns; the squares of all columns must be there.
 struct OutputRow {
-  float4 gate[2];
-  float* out = nullptr;  // null: not a row of the span
+  uint4 gates;
+  uint16_t* out = nullptr;  // null: not a row of the span
   int row, column;
 
   __device__ OutputRow(const SpanPart& part, int i, int warp, int lane)
@@ -123,10 +123,8 @@ struct OutputRow {
     if (i < part.first || row < part.first_live(i) || row >= part.end_live(i)) return;
     const Layer& layer = part.sequence.layer;
     const int64_t batch_row = part.sequence.span.first_row + i * kChunk + row - part.old_rows;
-    const float4* g =
-        reinterpret_cast<const float4*>(layer.gate.data + batch_row * layer.gate.stride + part.head * kDim + column);
-    gate[0] = ptx::load_stream(g);
-    gate[1] = ptx::load_stream(g + 1);
+    gates = ptx::load_stream(
+        reinterpret_cast<const uint4*>(layer.gate.data + batch_row * layer.gate.stride + part.head * kDim + column));
     out = layer.out + batch_row * layer.out_stride + part.head * kDim + column;
   }
 
@@ -137,15 +135,15 @@ struct OutputRow {
     __syncwarp();
     if (out == nullptr) return;
     const float factor = kda::norm_factor(&shared.squares[use & 1][0][row], kChunk, part.sequence.layer.norm_eps);
+    uint2 y[2];
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const float4 o = *reinterpret_cast<const float4*>(&shared.outputs[warp][row][column % 16 + 4 * half]),
-                   w = *reinterpret_cast<const float4*>(&shared.norm_weight[column + 4 * half]), g = gate[half];
-      const float4 y = o * factor * w;
-      ptx::store_stream(reinterpret_cast<float4*>(out) + half,
-                        float4{y.x * (g.x * fast_sigmoid(g.x)), y.y * (g.y * fast_sigmoid(g.y)),
-                               y.z * (g.z * fast_sigmoid(g.z)), y.w * (g.w * fast_sigmoid(g.w))});
+                   w = *reinterpret_cast<const float4*>(&shared.norm_weight[column + 4 * half]),
+                   g = kda::unpack4(half == 0 ? uint2{gates.x, gates.y} : uint2{gates.z, gates.w});
+      y[half] = kda::pack4(o * factor * w * (g * kda::fast_sigmoid4(g)));
     }
+    ptx::store_stream(reinterpret_cast<uint4*>(out), uint4{y[0].x, y[0].y, y[1].x, y[1].y});
   }
 };
 

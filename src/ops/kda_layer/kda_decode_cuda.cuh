@@ -172,7 +172,7 @@ __global__ void __launch_bounds__(kDecodeWarps * 32, kBounded ? 4 : 3) decode(co
   ptx::wait_for_previous();
   ptx::let_next_start();
   if (r.commits) write_window(r, thread);
-  const float beta = fast_sigmoid(layer.beta_logit.data[head.span.first_row * layer.beta_logit.stride + head.head]);
+  const float beta = fast_sigmoid(layer.beta_logit(head.span.first_row, head.head));
   const float value = decode_value(head, r, column, c < 2);
   if (warp < 2) decode_operands(shared, head, r, warp, lane);
   ptx::wait_copies<0>();
@@ -229,9 +229,9 @@ __global__ void __launch_bounds__(kDecodeWarps * 32, kBounded ? 4 : 3) decode(co
   __syncthreads();
   if (c > 1) return;
   const float normed = (c == 0 ? o[1] : o[3]) * norm_factor(shared.squares, 1, layer.norm_eps);  // column g + 8 c
-  const float gate = head.row(layer.gate, head.span.first_position)[column];
+  const float gate = low_bf16(head.row(layer.gate, head.span.first_position)[column]);
   layer.out[head.span.first_row * layer.out_stride + head.head * kDim + column] =
-      normed * layer.norm_weight[column] * fast_sigmoid(gate);
+      static_cast<uint16_t>(pack_bf16(normed * layer.norm_weight[column] * fast_sigmoid(gate), 0.f));
 }
 
 }  // namespace weir::kda

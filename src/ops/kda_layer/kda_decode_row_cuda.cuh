@@ -62,8 +62,7 @@ __device__ __forceinline__ uint2 earlier_input(const Head& head, int which, int 
 // Warps 0 and 1: q and k of the row, convolved, of unit length (q scaled), channels 4 lane to 4 lane + 3.
 __device__ __forceinline__ float4 decode_key(const Head& head, const DecodeRow& r, int which, int lane) {
   const Layer& layer = head.layer;
-  const uint2 x =
-      pack4(*reinterpret_cast<const float4*>(head.row(layer.inputs[which], head.span.first_position) + 4 * lane));
+  const uint2 x = reinterpret_cast<const uint2*>(head.row(layer.inputs[which], head.span.first_position))[lane];
   const float4* taps = reinterpret_cast<const float4*>(layer.conv[which]) + head.head * kDim + 4 * lane;
   const float4 w[4] = {taps[0], taps[1], taps[2], taps[3]};
   const uint2 x3 = earlier_input(head, which, 3, lane), x2 = earlier_input(head, which, 2, lane),
@@ -77,7 +76,7 @@ __device__ __forceinline__ float4 decode_key(const Head& head, const DecodeRow& 
 // Every warp: v of its columns, column g + 8 (c % 2) in lane 4 g + c.
 __device__ __forceinline__ float decode_value(const Head& head, const DecodeRow& r, int column, bool store) {
   const Layer& layer = head.layer;
-  const uint32_t x = pack_bf16(head.row(layer.inputs[kV], head.span.first_position)[column], 0.f);
+  const uint16_t x = head.row(layer.inputs[kV], head.span.first_position)[column];
   const float4 taps = reinterpret_cast<const float4*>(layer.conv[kV])[head.head * kDim + column];
   float earlier[3];
 #pragma unroll
@@ -85,7 +84,7 @@ __device__ __forceinline__ float decode_value(const Head& head, const DecodeRow&
     const uint16_t* stored = head.stored_input(kV, head.span.first_position - back);
     earlier[back - 1] = stored == nullptr ? 0.f : low_bf16(stored[column]);
   }
-  if (store && r.now) r.now.inputs(kV, r.row)[column] = static_cast<uint16_t>(x);
+  if (store && r.now) r.now.inputs(kV, r.row)[column] = x;
   return cuda::round_bf16(convolve(taps, earlier[2], earlier[1], earlier[0], low_bf16(x)));
 }
 
@@ -94,7 +93,7 @@ template <bool kBounded>
 __device__ __forceinline__ void decode_operands(DecodeShared<kBounded>& shared, const Head& head, const DecodeRow& r,
                                                 int warp, int lane) {
   const Layer& layer = head.layer;
-  const float4 f = *reinterpret_cast<const float4*>(head.row(layer.f, head.span.first_position) + 4 * lane);
+  const float4 f = unpack4(reinterpret_cast<const uint2*>(head.row(layer.f, head.span.first_position))[lane]);
   const float4 bias = reinterpret_cast<const float4*>(layer.dt_bias + head.head * kDim)[lane];
   float4 total = {0.f, 0.f, 0.f, 0.f};
   if (r.earlier > 0) total = reinterpret_cast<const float4*>(r.old.decays(r.earlier - 1))[lane];

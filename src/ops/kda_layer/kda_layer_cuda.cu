@@ -75,8 +75,8 @@ class KdaLayer final : public CudaOp {
             .state = args.state,
             .inputs = {rows(args.q), rows(args.k), rows(args.v)},
             .f = rows(args.f),
-            .beta_logit = rows(args.beta_logit),
             .gate = rows(args.gate),
+            .beta_logit = {args.beta_logit, args.beta_logit_stride},
             .out = args.out,
             .out_stride = args.out_stride};
   }

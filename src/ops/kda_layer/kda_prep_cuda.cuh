@@ -207,7 +207,7 @@ __global__ void __launch_bounds__(kPrepWarps * 32, kBounded ? 3 : 2)
     float beta = 0.f;  // of row `lane`
     if (lane < kChunk && chunk.live(lane)) {
       const int64_t row = span.first_row + chunk.start + lane - span.first_position;
-      beta = fast_sigmoid(layer.beta_logit.data[row * layer.beta_logit.stride + chunk.head.head]);
+      beta = fast_sigmoid(layer.beta_logit(row, chunk.head.head));
     }
     ptx::wait_bulk_stores_read<0>();  // of the item before
     __syncwarp();

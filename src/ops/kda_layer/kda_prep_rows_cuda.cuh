@@ -27,11 +27,11 @@ struct PrepChunk {
 class ChunkRows {
  public:
   __device__ ChunkRows(const PrepChunk& chunk, const Rows& rows, int lane)
-      : at_(reinterpret_cast<const float4*>(chunk.head.row(rows, chunk.start)) + lane), stride_(rows.stride / 4) {}
-  __device__ float4 operator[](int row) const { return ptx::load_stream(at_ + row * stride_); }
+      : at_(reinterpret_cast<const uint2*>(chunk.head.row(rows, chunk.start)) + lane), stride_(rows.stride / 4) {}
+  __device__ uint2 operator[](int row) const { return ptx::load_stream(at_ + row * stride_); }
 
  private:
-  const float4* at_;
+  const uint2* at_;
   int64_t stride_;
 };
 
@@ -49,7 +49,7 @@ class Convolution {
       const int row = chunk.first - kHistory + i;
       const int64_t position = chunk.start + row;
       if (position >= chunk.head.span.first_position) {
-        earlier_[i] = pack4(rows_[row]);
+        earlier_[i] = rows_[row];
       } else {
         const uint16_t* stored = chunk.head.stored_input(which, position);
         earlier_[i] = stored == nullptr ? uint2{0, 0} : *reinterpret_cast<const uint2*>(stored + 4 * lane);
@@ -57,7 +57,7 @@ class Convolution {
     }
   }
 
-  __device__ uint2 input(int row) const { return chunk_.live(row) ? pack4(rows_[row]) : uint2{0, 0}; }
+  __device__ uint2 input(int row) const { return chunk_.live(row) ? rows_[row] : uint2{0, 0}; }
 
   // The result for a row whose input is x; something finite where not live.
   __device__ float4 next(int row, uint2 x) {
@@ -130,13 +130,12 @@ __device__ __forceinline__ float4 prep_rows(const PrepChunk& chunk, int lane, co
   if (kBounded && chunk.first > 0) total = reinterpret_cast<const float4*>(chunk.page.decays(chunk.first - 1))[lane];
 #pragma unroll
   for (int start = 0; start < kChunk; start += 4) {
-    uint2 xq[4], xk[4];
-    float4 f[4];
+    uint2 xq[4], xk[4], f[4];
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       xq[i] = queries.input(start + i);
       xk[i] = keys.input(start + i);
-      f[i] = chunk.live(start + i) ? decay_rows[start + i] : float4{0.f, 0.f, 0.f, 0.f};
+      f[i] = chunk.live(start + i) ? decay_rows[start + i] : uint2{0, 0};
     }
     float4 q[4], k[4];
     float sums[8];
@@ -154,7 +153,7 @@ __device__ __forceinline__ float4 prep_rows(const PrepChunk& chunk, int lane, co
       const bool live = chunk.live(row);
       const float of_q = __shfl_sync(kAllLanes, factor, fold8_lane(2 * i)),
                   of_k = __shfl_sync(kAllLanes, factor, fold8_lane(2 * i + 1));
-      const float4 g = log_decay4<kBounded>(f[i], bias, a, layer.lower_bound);
+      const float4 g = log_decay4<kBounded>(unpack4(f[i]), bias, a, layer.lower_bound);
       if (live) total = total + g;
       if (!kBounded && row < chunk.first) total = reinterpret_cast<const float4*>(chunk.page.decays(row))[lane];
       take(row, live, q[i] * (live ? of_q : 0.f) * kQueryScale, k[i] * (live ? of_k : 0.f), total);

@@ -61,9 +61,7 @@ class OutputRows {
   __device__ void load_gate(const SpanPart& part, int i) {
     live_ = i >= part.first && part.live(i * kChunk + row_);
     if (!live_) return;
-    const float4* gate = reinterpret_cast<const float4*>(gate_ + i * gate_stride_);
-    values_[0] = ptx::load_stream(gate);
-    values_[1] = ptx::load_stream(gate + 1);
+    gates_ = ptx::load_stream(reinterpret_cast<const uint4*>(gate_ + i * gate_stride_));
   }
 
   // Once all warps have left their squares.
@@ -74,25 +72,25 @@ class OutputRows {
     __syncwarp();
     if (!live_) return;
     const float factor = norm_factor(&shared.squares[use & 1][0][row_], kChunk, eps_);
-    float4* out = reinterpret_cast<float4*>(out_ + i * out_stride_);
+    uint2 y[2];
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const float4 o = *reinterpret_cast<const float4*>(&shared.outputs[warp][row_][column_ % 16 + 4 * half]),
-                   w = *reinterpret_cast<const float4*>(&shared.norm_weight[column_ + 4 * half]), g = values_[half];
-      const float4 y = o * factor * w;
-      ptx::store_stream(out + half, float4{y.x * fast_sigmoid(g.x), y.y * fast_sigmoid(g.y), y.z * fast_sigmoid(g.z),
-                                           y.w * fast_sigmoid(g.w)});
+                   w = *reinterpret_cast<const float4*>(&shared.norm_weight[column_ + 4 * half]),
+                   g = unpack4(half == 0 ? uint2{gates_.x, gates_.y} : uint2{gates_.z, gates_.w});
+      y[half] = pack4(o * factor * w * fast_sigmoid4(g));
     }
+    ptx::store_stream(reinterpret_cast<uint4*>(out_ + i * out_stride_), uint4{y[0].x, y[0].y, y[1].x, y[1].y});
   }
 
  private:
   int row_, column_;
   float eps_;
-  const float* gate_;
-  float* out_;
+  const uint16_t* gate_;
+  uint16_t* out_;
   int64_t gate_stride_, out_stride_;  // of a chunk
   bool live_ = false;
-  float4 values_[2];
+  uint4 gates_;
 };
 
 // Forward substitution, two rows at a time: the quad lane that owns them solves, rounds and hands them round. a: beta
