@@ -20,7 +20,6 @@
 
 namespace weir {
 
-inline constexpr bool kBf16Rows = false;  // linear products don't write them yet: a GPU takes single ops
 inline constexpr float kL2Eps = 1e-6f;  // on the sum (spec of the delta rule's q and k)
 
 class Compiler {
