@@ -47,7 +47,7 @@ struct Layer {
   }
   // Log decay of a head in a row of the batch.
   __device__ float log_decay(int64_t row, int head) const {
-    return -(a[head] * math::softplus(a_logit(row, head) + dt_bias[head]));
+    return -(a[head] * kda::fast_softplus(a_logit(row, head) + dt_bias[head]));
   }
   __device__ float beta(int64_t row, int head) const { return fast_sigmoid(beta_logit(row, head)); }
 };
@@ -99,10 +99,11 @@ struct Sequence {
   const Layer& layer;
 
   __device__ Page page(int64_t chunk) const {
-    const PageId id = span.pages[layer.journal.group][static_cast<size_t>(chunk)];
+    const size_t group = static_cast<size_t>(layer.journal.group);
+    const PoolView pool = step.page_pools[group];  // before the branch: the loads overlap
+    const PageId id = span.pages[group][static_cast<size_t>(chunk)];
     if (id == kNoPage) return {};
-    return {step.page_pools[static_cast<size_t>(layer.journal.group)].block(id) + layer.journal.offset,
-            layer.key_heads};
+    return {pool.block(id) + layer.journal.offset, layer.key_heads};
   }
   __device__ Anchor anchor(SlotId slot) const {
     if (slot == kZeroAnchor) return {};

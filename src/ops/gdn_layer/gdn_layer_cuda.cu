@@ -29,8 +29,8 @@ class GdnLayer final : public CudaOp {
   void enqueue(const StepBounds& bounds) override {
     if (bounds.rows < 1 || bounds.spans < 1) return;
     launch(device(),
-           {.grid = int64_t{bounds.spans} * layer_.heads,
-            .block = gdn::kDecodeWarps * 32,
+           {.grid = {layer_.heads, bounds.spans},
+            .block = gdn::kDecodeThreads,
             .shared_bytes = static_cast<int64_t>(sizeof(gdn::DecodeShared)),
             .overlap = true},
            &gdn::decode, device().step(), layer_);

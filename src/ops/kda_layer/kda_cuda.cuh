@@ -166,10 +166,11 @@ struct Head {
   int head;
 
   __device__ Page page(int64_t chunk) const {
-    const PageId id = span.pages[layer.journal.group][static_cast<size_t>(chunk)];
+    const size_t group = static_cast<size_t>(layer.journal.group);
+    const PoolView pool = step.page_pools[group];  // before the branch: the loads overlap
+    const PageId id = span.pages[group][static_cast<size_t>(chunk)];
     if (id == kNoPage) return {};
-    return {step.page_pools[static_cast<size_t>(layer.journal.group)].block(id) + layer.journal.offset +
-            int64_t{head} * kPageHeadBytes};
+    return {pool.block(id) + layer.journal.offset + int64_t{head} * kPageHeadBytes};
   }
   __device__ Anchor anchor(SlotId slot) const {
     if (slot == kZeroAnchor) return {};

@@ -33,8 +33,8 @@ class KdaLayer final : public CudaOp {
   void enqueue(const StepBounds& bounds) override {
     if (bounds.rows < 1 || bounds.spans < 1) return;
     launch(device(),
-           {.grid = int64_t{bounds.spans} * layer_.heads,
-            .block = kda::kDecodeWarps * 32,
+           {.grid = {layer_.heads, bounds.spans},
+            .block = kda::kDecodeThreads,
             .shared_bytes = sizeof(kda::DecodeShared<kBounded>),
             .overlap = true},
            &kda::decode<kBounded>, device().step(), layer_);
