@@ -183,6 +183,10 @@ WEIR_PTX void bulk_load(void* to_shared, const void* from, int bytes, uint64_t* 
                "l"(from), "r"(bytes), "r"(shared_address(barrier))
                : "memory");
 }
+// Into the L2 cache alone.
+WEIR_PTX void bulk_prefetch(const void* from, int bytes) {
+  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
+}
 WEIR_PTX void bulk_store(void* to, const void* from_shared, int bytes) {
   asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to),
                "r"(shared_address(from_shared)), "r"(bytes)

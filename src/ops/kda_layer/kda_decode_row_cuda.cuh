@@ -1,34 +1,26 @@
-// What a row brings to the decode kernel: its inputs through convolution, norm and gate, and the journal rows it reads.
+// What a row brings to the decode kernel: its place, its inputs through convolution, norm and gate, and the journal
+// rows that it reads. What is older than the kernel before is fetched first, all at once, then the row's own numbers.
 #pragma once
 
-#include "ops/kda_layer/kda_cuda.cuh"
+#include "ops/kda_layer/kda_decode_columns_cuda.cuh"
 
 namespace weir::kda {
 
-constexpr int kDecodeWarps = 8;
-constexpr int kOperandPitch = 144, kCommitPitch = 136, kUpdatePitch = 24;  // of rows, without bank conflicts
+constexpr int kOperandPitch = 144;  // of rows, without bank conflicts
 
 template <bool kBounded>
 struct DecodeShared;
 template <>
-struct DecodeShared<true> {
-  alignas(128) uint4 high[kDecodeWarps][8][32];          // hi(S), then that of the new anchor
-  alignas(16) uint16_t keys[kChunk + 1][kOperandPitch];  // kn; the row's own comes last
-  alignas(16) uint16_t commit[kChunk][kCommitPitch];     // kd, in the order of places
-  alignas(16) uint16_t updates[kDecodeWarps][kChunk][kUpdatePitch];
-  alignas(16) uint16_t own[2][kOperandPitch];  // kt, qt
-  alignas(16) float decay[kDim];               // exp(G_15)
-  alignas(16) float pairs[kChunk];             // Lb
-  alignas(16) uint16_t outputs[kChunk];        // A
-  float squares[kDecodeWarps];
-  uint64_t fetched;  // hi(S)
+struct DecodeShared<true> : ColumnsShared {
+  alignas(
+      16) uint16_t keys[kChunk + 1][kOperandPitch];  // kn, the row's own last; of a commit kd in the order of places
+  alignas(16) uint16_t own[2][kOperandPitch];        // kt, qt
+  alignas(16) float decay[kDim];                     // exp(G_15)
 };
 template <>
-struct DecodeShared<false> : DecodeShared<true> {
+struct DecodeShared<false> : DecodeShared<true> {    // keys: k relative to the block in which the row meets them
   alignas(16) uint16_t pair_rows[8][kOperandPitch];  // rows 2 b, 2 b + 1: k, q relative to the block of 2^b rows
   alignas(16) uint16_t plain[2][kOperandPitch];      // k, q
-  alignas(16) float journal_decays[kChunk][kDim];    // G of earlier rows
-  alignas(16) float own_decay[kDim];
 };
 
 // The row's place, the same for all threads of a block.
@@ -38,117 +30,139 @@ struct DecodeRow {
   bool commits;  // makes the anchor of its chunk
   Page now, old;
   Anchor base, next;  // what it starts from; what it writes
+
+  __device__ DecodeRow(const Head& head, const Anchor& from) : base(from) {
+    const int64_t position = head.span.first_position, chunk = position / kChunk;
+    row = static_cast<int>(position % kChunk);
+    commits = head.span.anchor_position < chunk * kChunk;
+    earlier = commits ? kChunk : row;
+    now = head.page(chunk);
+    old = commits ? head.page(chunk - 1) : now;
+    if (commits) next = head.written(chunk * kChunk);
+  }
+  // A convolution's input of an earlier row; null: before the sequence.
+  __device__ const uint16_t* input(int which, int back) const {
+    const int from = earlier - back;
+    if (from >= 0) return old.inputs(which, from);
+    return base ? base.window(which, from + kHistory) : nullptr;
+  }
+  // G of a journal row, channels 4 lane to 4 lane + 3.
+  __device__ float4 decays(int j, int lane) const { return reinterpret_cast<const float4*>(old.decays(j))[lane]; }
 };
 
-__device__ __forceinline__ DecodeRow decode_row(const Head& head) {
-  const int64_t position = head.span.first_position, chunk = position / kChunk;
-  DecodeRow r;
-  r.row = static_cast<int>(position % kChunk);
-  r.commits = head.span.anchor_position < chunk * kChunk;
-  r.earlier = r.commits ? kChunk : r.row;
-  r.now = head.page(chunk);
-  r.old = r.commits ? head.page(chunk - 1) : r.now;
-  r.base = head.anchor(head.span.anchor);
-  if (r.commits) r.next = head.written(chunk * kChunk);
-  return r;
-}
+// The convolution's weights and earlier inputs (oldest first), and what the decay needs, of channels 4 lane to
+// 4 lane + 3.
+template <bool kBounded>
+struct KeyHistory {
+  float4 taps[4] = {};
+  uint2 inputs[kHistory] = {};
+  float4 bias = {}, total = {};  // G of the row before
+  float a = 0;
+  float4 starts[kBounded ? 1 : 4] = {};  // unbounded: G before the blocks of 2^b rows that the row's bits open
 
-// Four channels of a stored input, `back` rows before the span.
-__device__ __forceinline__ uint2 earlier_input(const Head& head, int which, int back, int lane) {
-  const uint16_t* x = head.stored_input(which, head.span.first_position - back);
-  return x == nullptr ? uint2{0, 0} : *reinterpret_cast<const uint2*>(x + 4 * lane);
-}
-
-// Warps 0 and 1: q and k of the row, convolved, of unit length (q scaled), channels 4 lane to 4 lane + 3.
-__device__ __forceinline__ float4 decode_key(const Head& head, const DecodeRow& r, int which, int lane) {
-  const Layer& layer = head.layer;
-  const uint2 x =
-      pack4(*reinterpret_cast<const float4*>(head.row(layer.inputs[which], head.span.first_position) + 4 * lane));
-  const float4* taps = reinterpret_cast<const float4*>(layer.conv[which]) + head.head * kDim + 4 * lane;
-  const float4 w[4] = {taps[0], taps[1], taps[2], taps[3]};
-  const uint2 x3 = earlier_input(head, which, 3, lane), x2 = earlier_input(head, which, 2, lane),
-              x1 = earlier_input(head, which, 1, lane);
-  if (r.now) *reinterpret_cast<uint2*>(r.now.inputs(which, r.row) + 4 * lane) = x;
-  const float4 s = convolve4(w, x3, x2, x1, x);
-  const float factor = ptx::inverse_root_approx(cuda::warp_sum(square_sum(s)) + layer.l2_eps);
-  return which == kQ ? s * factor * kQueryScale : s * factor;
-}
-
-// Every warp: v of its columns, column g + 8 (c % 2) in lane 4 g + c.
-__device__ __forceinline__ float decode_value(const Head& head, const DecodeRow& r, int column, bool store) {
-  const Layer& layer = head.layer;
-  const uint32_t x = pack_bf16(head.row(layer.inputs[kV], head.span.first_position)[column], 0.f);
-  const float4 taps = reinterpret_cast<const float4*>(layer.conv[kV])[head.head * kDim + column];
-  float earlier[3];
+  __device__ void fetch(const Head& head, const DecodeRow& r, int which, int lane) {
+    const Layer& layer = head.layer;
+    const float* conv = which == kQ ? layer.conv[kQ] : layer.conv[kK];  // an index would copy the arguments
 #pragma unroll
-  for (int back = 1; back <= 3; ++back) {
-    const uint16_t* stored = head.stored_input(kV, head.span.first_position - back);
-    earlier[back - 1] = stored == nullptr ? 0.f : low_bf16(stored[column]);
-  }
-  if (store && r.now) r.now.inputs(kV, r.row)[column] = static_cast<uint16_t>(x);
-  return cuda::round_bf16(convolve(taps, earlier[2], earlier[1], earlier[0], low_bf16(x)));
-}
-
-// Warps 0 (q) and 1 (k): the row's operands and journal entries.
-template <bool kBounded>
-__device__ __forceinline__ void decode_operands(DecodeShared<kBounded>& shared, const Head& head, const DecodeRow& r,
-                                                int warp, int lane) {
-  const Layer& layer = head.layer;
-  const float4 f = *reinterpret_cast<const float4*>(head.row(layer.f, head.span.first_position) + 4 * lane);
-  const float4 bias = reinterpret_cast<const float4*>(layer.dt_bias + head.head * kDim)[lane];
-  float4 total = {0.f, 0.f, 0.f, 0.f};
-  if (r.earlier > 0) total = reinterpret_cast<const float4*>(r.old.decays(r.earlier - 1))[lane];
-  if (r.commits) {
-    if (warp == 0) reinterpret_cast<float4*>(shared.decay)[lane] = fast_exp4(total);
-    total = {0.f, 0.f, 0.f, 0.f};
-  }
-  const float4 x = decode_key(head, r, warp == 0 ? kQ : kK, lane);
-  total = total + log_decay4<kBounded>(f, bias, layer.a[head.head], layer.lower_bound);
-  const float4 e = fast_exp4(total);
-  const uint2 plain = pack4(x);
-  const uint2 scaled = pack4((kBounded ? x : unpack4(plain)) * e);
-  reinterpret_cast<uint2*>(shared.own[warp == 0 ? 1 : 0])[lane] = scaled;
-  if constexpr (!kBounded) {
-    reinterpret_cast<uint2*>(shared.plain[warp == 0 ? 1 : 0])[lane] = plain;
-    if (warp == 0) reinterpret_cast<float4*>(shared.own_decay)[lane] = total;
-  }
-  if (warp == 0) return;
-  uint2 stored = plain;
-  if constexpr (kBounded) {
-    stored = pack4(x * fast_exp4({-total.x, -total.y, -total.z, -total.w}));
-    reinterpret_cast<uint2*>(shared.keys[kChunk])[lane] = stored;
-  }
-  if (r.now) {
-    reinterpret_cast<uint2*>(r.now.keys(r.row))[lane] = stored;
-    reinterpret_cast<float4*>(r.now.decays(r.row))[lane] = total;
-  }
-}
-
-// The journal rows that the row reads, into shared memory.
-template <bool kBounded>
-__device__ __forceinline__ void fetch_journal(DecodeShared<kBounded>& shared, const DecodeRow& r, int thread) {
-  const int warp = thread / 32, lane = thread % 32, j = thread / 16, part = thread % 16;
-  if (j < r.earlier) ptx::copy_async16(ptx::shared_address(&shared.keys[j][part * 8]), r.old.keys(j) + part * 8);
-  const int row = lane / 2, column = lane % 2 * 8;  // zeros beyond
-  const bool live = row < r.earlier;
-  ptx::copy_async16(ptx::shared_address(&shared.updates[warp][row][column]),
-                    live ? r.old.updates(row) + warp * 16 + column : nullptr, live);
-  if constexpr (!kBounded) {
-    for (int i = thread; i < r.earlier * 32; i += kDecodeWarps * 32) {
-      ptx::copy_async16(ptx::shared_address(&shared.journal_decays[i / 32][i % 32 * 4]),
-                        r.old.decays(i / 32) + i % 32 * 4);
+    for (int i = 0; i < 4; ++i) taps[i] = reinterpret_cast<const float4*>(conv)[head.head * kDim + 4 * lane + i];
+#pragma unroll
+    for (int i = 0; i < kHistory; ++i) {
+      const uint16_t* x = r.input(which, kHistory - i);
+      if (x != nullptr) inputs[i] = reinterpret_cast<const uint2*>(x)[lane];
+    }
+    bias = reinterpret_cast<const float4*>(layer.dt_bias + head.head * kDim)[lane];
+    a = layer.a[head.head];
+    if (r.row > 0) total = r.decays(r.row - 1, lane);
+#pragma unroll
+    for (int b = 0; b < 4; ++b) {
+      if (!kBounded && (r.row >> b & 1) != 0) starts[kBounded ? 0 : b] = r.decays((r.row >> b << b) - 1, lane);
     }
   }
-  ptx::commit_copies();
+  __device__ void write_window(const Anchor& to, int which, int lane) const {
+#pragma unroll
+    for (int i = 0; i < kHistory; ++i) reinterpret_cast<uint2*>(to.window(which, i))[lane] = inputs[i];
+  }
+};
+// The same of a value column.
+struct ValueHistory {
+  float4 taps;
+  uint16_t inputs[kHistory];
+
+  __device__ ValueHistory(const Head& head, const DecodeRow& r, int column) {
+    taps = reinterpret_cast<const float4*>(head.layer.conv[kV])[head.head * kDim + column];
+#pragma unroll
+    for (int i = 0; i < kHistory; ++i) {
+      const uint16_t* x = r.input(kV, kHistory - i);
+      inputs[i] = x == nullptr ? uint16_t{0} : x[column];
+    }
+  }
+  __device__ void write_window(const Anchor& to, int column) const {
+#pragma unroll
+    for (int i = 0; i < kHistory; ++i) to.window(kV, i)[column] = inputs[i];
+  }
+  __device__ float convolved(uint16_t x) const {
+    return cuda::round_bf16(convolve(taps, low_bf16(inputs[0]), low_bf16(inputs[1]), low_bf16(inputs[2]), low_bf16(x)));
+  }
+};
+
+// Channels 4 lane to 4 lane + 3 in the order of places: 4c .. 4c+3 in places 2c, 2c+1, 2c+8, 2c+9.
+__device__ __forceinline__ void store_places(uint16_t* row, int lane, uint2 value) {
+  uint32_t* const to = reinterpret_cast<uint32_t*>(row) + lane / 4 * 8 + lane % 4;
+  to[0] = value.x;
+  to[4] = value.y;
 }
 
-// The new anchor's window: the last inputs of the chunk before.
-__device__ __forceinline__ void write_window(const DecodeRow& r, int thread) {
-  constexpr int kParts = kRowBytes / 16;
-  if (!r.next || thread >= 3 * kHistory * kParts) return;
-  const int which = thread / (kHistory * kParts), row = thread / kParts % kHistory, part = thread % kParts;
-  reinterpret_cast<uint4*>(r.next.window(which, row))[part] =
-      reinterpret_cast<const uint4*>(r.old.inputs(which, kChunk - kHistory + row))[part];
+// The block of 2^b rows that bit b of row t opens, b being the highest bit in which t and the earlier row j differ.
+__device__ __forceinline__ int block_start(int t, int j) {
+  const int b = 31 - __clz(t ^ j);
+  return t >> b << b;
 }
+
+// Journal keys that enter products scaled by channels: warp w has the rows w, w + 4, ...
+//   bounded, of a commit: kd = bf16(kn exp(G_15));  unbounded: bf16(k exp(R - G_j)), R being G_15 for a commit
+template <bool kBounded>
+class ScaledKeys {
+ public:
+  __device__ ScaledKeys(const DecodeRow& r, int warp, int lane)
+      : commits_(r.commits), count_(kBounded && !r.commits ? 0 : r.earlier), warp_(warp), lane_(lane) {
+    if (commits_) last_ = r.decays(kChunk - 1, lane);
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) {
+      const int j = row(i);
+      if (j >= count_) continue;
+      keys_[i] = reinterpret_cast<const uint2*>(r.old.keys(j))[lane];
+      if constexpr (!kBounded) {
+        decays_[i] = r.decays(j, lane);
+        starts_[i] = commits_ ? last_ : r.decays(block_start(r.row, j) - 1, lane);
+      }
+    }
+  }
+  __device__ void store(DecodeShared<kBounded>& shared) const {
+    float4 last = {0.f, 0.f, 0.f, 0.f};
+    if (commits_) last = fast_exp4(last_);
+    if (commits_ && warp_ == 0) reinterpret_cast<float4*>(shared.decay)[lane_] = last;
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) {
+      const int j = row(i);
+      if (j >= count_) continue;
+      const uint2 x = pack4(unpack4(keys_[i]) * (kBounded ? last : fast_exp4(starts_[i] - decays_[i])));
+      if (commits_) {
+        store_places(shared.keys[j], lane_, x);
+      } else {
+        reinterpret_cast<uint2*>(shared.keys[j])[lane_] = x;
+      }
+    }
+  }
+
+ private:
+  static constexpr int kRows = kChunk / kDecodeWarps;
+
+  __device__ int row(int i) const { return warp_ + kDecodeWarps * i; }
+
+  bool commits_;
+  int count_, warp_, lane_;
+  uint2 keys_[kRows];
+  float4 decays_[kRows], starts_[kRows], last_;
+};
 
 }  // namespace weir::kda

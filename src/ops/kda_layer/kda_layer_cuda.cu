@@ -33,8 +33,8 @@ class KdaLayer final : public CudaOp {
   void enqueue(const StepBounds& bounds) override {
     if (bounds.rows < 1 || bounds.spans < 1) return;
     launch(device(),
-           {.grid = int64_t{bounds.spans} * layer_.heads,
-            .block = kda::kDecodeWarps * 32,
+           {.grid = {layer_.heads, bounds.spans},
+            .block = kda::kDecodeThreads,
             .shared_bytes = sizeof(kda::DecodeShared<kBounded>),
             .overlap = true},
            &kda::decode<kBounded>, device().step(), layer_);
@@ -75,8 +75,8 @@ class KdaLayer final : public CudaOp {
             .state = args.state,
             .inputs = {rows(args.q), rows(args.k), rows(args.v)},
             .f = rows(args.f),
-            .beta_logit = rows(args.beta_logit),
             .gate = rows(args.gate),
+            .beta_logit = {args.beta_logit, args.beta_logit_stride},
             .out = args.out,
             .out_stride = args.out_stride};
   }

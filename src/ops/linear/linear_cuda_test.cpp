@@ -289,6 +289,89 @@ TEST_F(LinearCuda, AddsTheBiasToTheCompleteSum) {
   }
 }
 
+// BF16 numbers of rows, as many a row as a multiple of 8 holds; what follows the row's own is NaN.
+std::vector<uint16_t> rounded_rows(Rows& x, int64_t stride) {
+  std::vector<uint16_t> rounded(static_cast<size_t>(x.rows * stride), 0x7fff);
+  for (int64_t r = 0; r < x.rows; ++r) {
+    for (int64_t k = 0; k < x.size; ++k) rounded[static_cast<size_t>(r * stride + k)] = f32_to_bf16(x.row(r)[k]);
+  }
+  return rounded;
+}
+
+// Whichever kernel the rows go to: blocks with a segment each, and with all.
+TEST_F(LinearCuda, TakesRowsOfBf16AsTheyAreAndRoundsThoseThatItGives) {
+  std::mt19937 random(12);
+  const int64_t in = 2100, stride = 2104;
+  const Weight* weights[] = {&keep(random_weight(random, WeightFormat::kBf16, 50, in, Values::kUsual)),
+                             &keep(random_weight(random, WeightFormat::kBf16, 7, in, Values::kUsual)),
+                             &keep(random_weight(random, WeightFormat::kE4m3, 20, in, Values::kUsual))};
+  const RowType y_types[] = {RowType::kBf16, RowType::kF32, RowType::kBf16};
+  for (const int64_t rows : {1, 3, 20, 140, 520}) {
+    Rows x(rows, in);
+    x.fill(random, Values::kUsual);
+    const DeviceBuffer<uint16_t> device_x(device(), rounded_rows(x, stride));
+    std::vector<std::unique_ptr<DeviceBuffer<uint16_t>>> ys;  // of FP32: two to an element
+    std::vector<const std::vector<float>*> biases;
+    std::vector<LinearArgs> parts;
+    for (size_t i = 0; i < 3; ++i) {
+      const int64_t out = weights[i]->view.out, y_stride = out + 3;
+      ys.push_back(std::make_unique<DeviceBuffer<uint16_t>>(device(), rows * y_stride * 2));
+      biases.push_back(&random_bias(random, out));
+      parts.push_back({.weight = weights[i]->view,
+                       .bias = biases.back()->data(),
+                       .x = device_x.data(),
+                       .x_stride = stride,
+                       .y = ys.back()->data(),
+                       .y_stride = y_stride,
+                       .x_type = RowType::kBf16,
+                       .y_type = y_types[i],
+                       .activations = Activations::kAuto,
+                       .max_rows = static_cast<int32_t>(rows)});
+    }
+    bind_linears(device(), "rounded", parts)->run(step_of(rows));
+    for (size_t i = 0; i < 3; ++i) {
+      const Product exact = multiply(*weights[i], biases[i]->data(), x, Activations::kAuto);
+      const std::vector<uint16_t> y = ys[i]->values();
+      for (int64_t r = 0; r < rows; ++r) {
+        for (int64_t o = 0; o < parts[i].y_stride; ++o) {
+          const auto at = static_cast<size_t>(r * parts[i].y_stride + o);
+          const float expected = exact.y[static_cast<size_t>(r * exact.stride + o)];
+          const bool there = o < weights[i]->view.out;
+          if (y_types[i] == RowType::kBf16) {
+            ASSERT_EQ(y[at], there ? f32_to_bf16(expected) : 0xffff) << "matrix " << i << " [" << r << ", " << o << "]";
+          } else {
+            float value;
+            std::memcpy(&value, y.data() + 2 * at, 4);
+            ASSERT_EQ(bits(value), bits(expected)) << "matrix " << i << " [" << r << ", " << o << "]";
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_F(LinearCuda, RefusesRowsOfBf16ThatItCannotRead) {
+  std::mt19937 random(13);
+  const Weight weight = random_weight(random, WeightFormat::kBf16, 8, 64, Values::kUsual);
+  const DeviceBuffer<uint16_t> x(device(), 2 * 80);
+  const DeviceBuffer<float> y(device(), 2 * 8);
+  const auto bind = [&](int64_t offset, int64_t stride, Activations activations) {
+    bind_linear(device(), "bf16",
+                {.weight = weight.view,
+                 .x = x.data() + offset,
+                 .x_stride = stride,
+                 .y = y.data(),
+                 .y_stride = 8,
+                 .x_type = RowType::kBf16,
+                 .activations = activations,
+                 .max_rows = 2});
+  };
+  EXPECT_NO_THROW(bind(8, 72, Activations::kAuto));
+  EXPECT_THROW(bind(1, 72, Activations::kAuto), Error);
+  EXPECT_THROW(bind(0, 70, Activations::kAuto), Error);
+  EXPECT_THROW(bind(0, 72, Activations::kF32), Error);
+}
+
 TEST_F(LinearCuda, MultipliesTheRowsThatWantLogits) {
   std::mt19937 random(7);
   const int64_t out = 30, in = 64;

@@ -114,7 +114,7 @@ __device__ inline void store_outputs(const MultiplyArgs& args, int strip, int ro
         const int row = static_cast<int>(blockIdx.z) * kRowTile + c * 8 + lane % 4 * 2 + i;
         if (row >= rows) continue;
         const float sum = sums.value[c][2 * half + i];
-        part.y[row * part.y_stride + o] = part.bias != nullptr ? sum + bias : sum;
+        store_output(part, row, o, part.bias != nullptr ? sum + bias : sum);
       }
     }
   }
@@ -154,8 +154,16 @@ __device__ inline void round_to_shared(const MultiplyArgs& args, int first_segme
   const int row = static_cast<int>(threadIdx.x) % places;
   const int begin = static_cast<int>(threadIdx.x) / places, step = static_cast<int>(blockDim.x) / places;
   if (row >= rows) return;
-  const float* x = args.x + row * args.x_stride + first;
   to += row * 16;
+  if (args.x_type == RowType::kBf16) {
+    const auto* x = static_cast<const uint16_t*>(args.x) + row * args.x_stride + first;
+#pragma unroll kBatch
+    for (int eight = begin; eight < eights; eight += step) {
+      *reinterpret_cast<uint4*>(to + eight * bytes) = load_eight(x, eight * 8, args.in - first);
+    }
+    return;
+  }
+  const float* x = static_cast<const float*>(args.x) + row * args.x_stride + first;
   // Eights that are two aligned reads each; the others, at the end of a row, one by one.
   const int64_t inside = reinterpret_cast<uintptr_t>(x) % 16 == 0 && first < args.in ? (args.in - first) / 8 : 0;
   const int aligned = inside < eights ? static_cast<int>(inside) : eights;

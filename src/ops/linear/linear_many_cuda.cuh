@@ -158,8 +158,8 @@ __device__ inline void multiply_many_groups(const std::byte* weights, const std:
   }
 }
 
-// y = sums, after the first added to what y has; the last get the bias. Of the values before, kBatch are read at a
-// time: one by one each would wait for the store before it.
+// y = sums, after the first added to what y has, or args.running where y is rounded; the last get the bias. Of the
+// values before, kBatch are read at a time: one by one each would wait for the store before it.
 template <int kRows>
 __device__ inline void store_sums(const MultiplyArgs& args, const ManyBlock& block, bool first_sums, bool last,
                                   int rows, const float (&sums)[kRows / 2]) {
@@ -175,14 +175,16 @@ __device__ inline void store_sums(const MultiplyArgs& args, const ManyBlock& blo
     if (o >= part.out) return;
     const bool biased = last && part.bias != nullptr;
     const float bias = biased ? part.bias[o] : 0;
-    float* y = part.y + o;
+    const bool rounded = part.y_type == RowType::kBf16;
+    float* kept = rounded ? args.running + strip * kTileOuts + lane / 4 + 8 * half : static_cast<float*>(part.y) + o;
+    const int64_t kept_stride = rounded ? args.strips * kTileOuts : part.y_stride;
 #pragma unroll
     for (int first = 0; first < kRows / 4; first += kBatch) {
       float before[kBatch] = {};
       if (!first_sums) {
 #pragma unroll
         for (int i = 0; i < kBatch; ++i) {
-          if (row_of(first + i) < rows) before[i] = y[row_of(first + i) * part.y_stride];
+          if (row_of(first + i) < rows) before[i] = kept[row_of(first + i) * kept_stride];
         }
       }
 #pragma unroll
@@ -190,7 +192,11 @@ __device__ inline void store_sums(const MultiplyArgs& args, const ManyBlock& blo
         if (row_of(i) >= rows) continue;
         const float sum = sums[i / 2 * 4 + 2 * half + i % 2];
         const float total = first_sums ? sum : before[i - first] + sum;
-        y[row_of(i) * part.y_stride] = biased ? total + bias : total;
+        if (last) {
+          store_output(part, row_of(i), o, biased ? total + bias : total);
+        } else {
+          kept[row_of(i) * kept_stride] = total;
+        }
       }
     }
   }

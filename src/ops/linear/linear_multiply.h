@@ -22,8 +22,9 @@ inline constexpr int kMostLinearParts = 6;
 struct LinearPart {
   const std::byte* tiles = nullptr;
   const float* bias = nullptr;
-  float* y = nullptr;
+  void* y = nullptr;
   int64_t y_stride = 0;
+  RowType y_type = RowType::kF32;
   int32_t out = 0;
   int32_t first_strip = 0;  // of all parts' strips
 };
@@ -35,8 +36,9 @@ struct MultiplyArgs {
   int32_t in = 0;
   int32_t segments = 0;
   int32_t segment_tiles = 0;
-  const float* x = nullptr;
+  const void* x = nullptr;
   int64_t x_stride = 0;
+  RowType x_type = RowType::kF32;
   uint32_t* counters = nullptr;  // [counter_count()], zero between launches
   const StepView* step = nullptr;
   RowSet rows = RowSet::kAll;
@@ -46,6 +48,7 @@ struct MultiplyArgs {
   int32_t columns = 0;           // eights of rows that the launch serves
   std::byte* rounded = nullptr;  // x in BF16, [k tile][columns][8 x 8 matrices of a tile], with more than eight rows
   float* partials = nullptr;     // sums of segments
+  float* running = nullptr;      // [rows][16 strips] sums so far, where they have no place in y
 
   // Of strips, for each tile of rows that blocks with a segment each may have.
   int64_t counter_count() const { return int64_t{4} * strips; }

@@ -19,7 +19,10 @@ __global__ void round_rows(const __grid_constant__ MultiplyArgs args) {
   const int64_t tile = eight / 8;
   if (row >= step_rows(args) || tile >= static_cast<int64_t>(args.segments) * args.segment_tiles) return;
   std::byte* to = args.rounded + (tile * args.columns + blockIdx.y) * kColumnTileBytes + eight % 8 * 128 + row % 8 * 16;
-  *reinterpret_cast<uint4*>(to) = round_eight(args.x + row * args.x_stride, eight * 8, args.in);
+  const int64_t at = row * args.x_stride;
+  *reinterpret_cast<uint4*>(to) = args.x_type == RowType::kBf16
+                                      ? load_eight(static_cast<const uint16_t*>(args.x) + at, eight * 8, args.in)
+                                      : round_eight(static_cast<const float*>(args.x) + at, eight * 8, args.in);
 }
 
 constexpr int kRoundThreads = 256;
@@ -48,6 +51,14 @@ int64_t partial_bytes(CudaDevice& device, const MultiplyArgs& args, int32_t rows
   const int64_t tiles = (std::min(rows, kFewerManyRows) + kFewerManyRows / 4 - 1) / (kFewerManyRows / 4);
   const int64_t many = std::min(tiles * args.strips, int64_t{kManyStrips} * device.sm_count()) * (kFewerManyRows / 32);
   return int64_t{128} * 4 * args.segments * std::max(few, many);
+}
+
+// Of the other kernel where blocks take all segments and no y can keep sums.
+int64_t running_bytes(const MultiplyArgs& args, int32_t rows) {
+  if (args.segments == 1) return 0;
+  const auto rounds = [](const LinearPart& part) { return part.y_type == RowType::kBf16; };
+  return std::any_of(args.parts, args.parts + args.part_count, rounds) ? int64_t{rows} * args.strips * kTileOuts * 4
+                                                                       : 0;
 }
 
 void launch_few_rows(CudaDevice& device, TileFormat format, MultiplyArgs args, int32_t rows) {
@@ -139,7 +150,7 @@ void prepare_multiply(CudaDevice& device, TileFormat format) {
 }
 
 int64_t multiply_bytes(CudaDevice& device, const MultiplyArgs& args, int32_t rows) {
-  return rounded_bytes(args, rows) + partial_bytes(device, args, rows);
+  return rounded_bytes(args, rows) + partial_bytes(device, args, rows) + running_bytes(args, rows);
 }
 
 bool multiply_tiles(CudaDevice& device, TileFormat format, MultiplyArgs args, std::byte* workspace, int32_t rows,
@@ -153,6 +164,7 @@ bool multiply_tiles(CudaDevice& device, TileFormat format, MultiplyArgs args, st
   args.columns = columns_of(rows);
   args.rounded = workspace;
   args.partials = reinterpret_cast<float*>(workspace + rounded_bytes(args, rows));
+  args.running = reinterpret_cast<float*>(workspace + rounded_bytes(args, rows) + partial_bytes(device, args, rows));
   if (rows > 8 || use_many) launch_rounding(device, args);
   if (use_many) {
     launch_many_rows(device, many, args, rows);

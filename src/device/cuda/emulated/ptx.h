@@ -127,6 +127,7 @@ inline void bulk_load(void* to_shared, const void* from, int bytes, uint64_t* ba
   detail::require_bulk(to_shared, from, bytes);
   emulated::current_block->bulk_loads.push_back({to_shared, from, static_cast<size_t>(bytes), barrier});
 }
+inline void bulk_prefetch(const void* from, int bytes) { detail::require_bulk(nullptr, from, bytes); }
 inline void bulk_store(void* to, const void* from_shared, int bytes) {
   detail::require_bulk(from_shared, to, bytes);
   emulated::current->bulk_stores.add({to, from_shared, static_cast<size_t>(bytes)});
