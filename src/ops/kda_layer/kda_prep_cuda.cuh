@@ -1,4 +1,4 @@
-// Spans of more than one row, first part: what needs no anchor, a warp for each chunk of each head. It leaves a block
+// Spans of more than one row, first part: what needs no anchor, a warp for a run of chunks of a head. It leaves blocks
 // (kda_layout.h) for the serial kernel, and the journal's keys, G and convolution inputs.
 // A lane has the channels 4 lane to 4 lane + 3: step lane / 4, and there the places of quad lane lane % 4.
 #pragma once
@@ -135,18 +135,21 @@ __device__ __forceinline__ void commit_unbounded(std::byte* block, const uint2* 
 }
 
 // What the block needs of keys, queries and gates. Bounded: kn stands where kd transposed will be.
-__device__ __forceinline__ void prep_bounded(const PrepChunk& chunk, std::byte* block, std::byte* values, float beta,
+template <bool kPlain>
+__device__ __forceinline__ void prep_bounded(const PrepChunk& chunk, PrepStreams& streams, std::byte* block, float beta,
                                              int lane) {
   std::byte* const other = block + kBlockCommit;
-  const float4 total = prep_rows<true>(chunk, values, lane, [&](int row, bool live, float4 q, float4 k, float4 sum) {
+  const auto take = [&](int row, bool live, float4 q, float4 k, float4 sum) {
     uint2 x = pack4(k * fast_exp4({-sum.x, -sum.y, -sum.z, -sum.w}));
-    if (live && chunk.page) reinterpret_cast<uint2*>(chunk.page.keys(row))[lane] = x;
-    if (row < chunk.first) x = reinterpret_cast<const uint2*>(chunk.page.keys(row))[lane];
+    if (!kPlain && live && chunk.page) reinterpret_cast<uint2*>(chunk.page.keys(row))[lane] = x;
+    if (!kPlain && row < chunk.first) x = reinterpret_cast<const uint2*>(chunk.page.keys(row))[lane];
     const float4 e = fast_exp4(sum);
     store_operand<kOperandTile>(block, row, lane, pack4(k * e));
     store_operand<kOperandTile>(block, kChunk + row, lane, pack4(q * e));
     store_operand<kKeyTile>(other, row, lane, x);
-  });
+  };
+  const float4 total = prep_rows<true, kPlain>(chunk, streams, lane, take);
+  streams.load_others(chunk, kChunk, lane);
   reinterpret_cast<float4*>(block + kBlockDecay)[lane] = fast_exp4(total);
   __syncwarp();
   PairSums sums;
@@ -157,17 +160,19 @@ __device__ __forceinline__ void prep_bounded(const PrepChunk& chunk, std::byte* 
 
 // Unbounded: one product of all rows for each level b; a row is scaled relative to the middle of its block of 2^(b+1)
 // rows, and pairs that this middle separates are taken. decays: the lane's column of G.
-__device__ __forceinline__ void prep_unbounded(const PrepChunk& chunk, std::byte* block, std::byte* values,
+template <bool kPlain>
+__device__ __forceinline__ void prep_unbounded(const PrepChunk& chunk, PrepStreams& streams, std::byte* block,
                                                float4* decays, float beta, int lane) {
-  const float4 total =
-      prep_rows<false>(chunk, values, lane, [&](int row, bool live, float4 query, float4 key, float4 sum) {
-        uint2 k = pack4(key);
-        if (live && chunk.page) reinterpret_cast<uint2*>(chunk.page.keys(row))[lane] = k;
-        if (row < chunk.first) k = reinterpret_cast<const uint2*>(chunk.page.keys(row))[lane];
-        store_operand<kOperandTile>(block, row, lane, k);
-        store_operand<kOperandTile>(block, kChunk + row, lane, pack4(query));
-        decays[row * 32] = sum;
-      });
+  const auto take = [&](int row, bool live, float4 query, float4 key, float4 sum) {
+    uint2 k = pack4(key);
+    if (!kPlain && live && chunk.page) reinterpret_cast<uint2*>(chunk.page.keys(row))[lane] = k;
+    if (!kPlain && row < chunk.first) k = reinterpret_cast<const uint2*>(chunk.page.keys(row))[lane];
+    store_operand<kOperandTile>(block, row, lane, k);
+    store_operand<kOperandTile>(block, kChunk + row, lane, pack4(query));
+    decays[row * 32] = sum;
+  };
+  const float4 total = prep_rows<false, kPlain>(chunk, streams, lane, take);
+  streams.load_others(chunk, kChunk, lane);
   uint2 q[kChunk], k[kChunk];
 #pragma unroll
   for (int row = 0; row < kChunk; ++row) {
@@ -207,10 +212,32 @@ __device__ __forceinline__ void prep_unbounded(const PrepChunk& chunk, std::byte
   commit_unbounded(block, k, lane);
 }
 
-// Blocks lie in the order [chunk - range.first][head].
+template <bool kBounded, bool kPlain>
+__device__ __forceinline__ void prep_chunk(const PrepChunk& chunk, PrepStreams& streams, std::byte* block,
+                                           float4* decays, std::byte* to, int lane) {
+  const float beta = lane < kChunk && chunk.live(lane) ? fast_sigmoid(streams.beta_logit) : 0.f;  // of row `lane`
+  prep_values<kPlain>(chunk, streams, to, lane);
+  ptx::wait_bulk_stores_read<0>();  // of the chunk before
+  __syncwarp();
+  if (lane < kChunk) reinterpret_cast<float*>(block + kBlockBeta)[lane] = beta;
+  if constexpr (kBounded) {
+    prep_bounded<kPlain>(chunk, streams, block, beta, lane);
+  } else {
+    prep_unbounded<kPlain>(chunk, streams, block, decays, beta, lane);
+  }
+  ptx::fence_async_shared();
+  __syncwarp();
+  if (lane == 0) {
+    ptx::bulk_store(to, block, kPrepBlock);
+    ptx::commit_bulk_stores();
+  }
+}
+
+// A unit: `run` chunks of a head. Heads that are neighbours go together, so that rows are read in long pieces. Blocks
+// lie in the order [chunk - range.first][head].
 template <bool kBounded>
 __global__ void __launch_bounds__(kPrepWarps * 32, kBounded ? 3 : 2)
-    prep(const StepView* step, Layer layer, ChunkRange range, std::byte* blocks) {
+    prep(const StepView* step, Layer layer, ChunkRange range, int run, std::byte* blocks) {
   WEIR_DYNAMIC_SHARED(std::byte, shared);
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
   const LongSpans spans(*step, shared + prep_shared_bytes<kBounded>());
@@ -218,33 +245,28 @@ __global__ void __launch_bounds__(kPrepWarps * 32, kBounded ? 3 : 2)
   ptx::wait_for_previous();
   std::byte* const block = shared + warp * kPrepBlock;
   float4* const decays = reinterpret_cast<float4*>(shared + kPrepWarps * kPrepBlock + warp * kPrepDecays) + lane;
-  const int items = (min(range.end, spans.chunks()) - range.first) * layer.heads;
-  for (int item = static_cast<int>(blockIdx.x) * kPrepWarps + warp; item < items;
-       item += static_cast<int>(gridDim.x) * kPrepWarps) {
-    const int number = range.first + item / layer.heads;
-    const LongSpan& entry = spans.of(number);
-    const SpanView& span = step->spans[static_cast<size_t>(entry.span)];
-    const PrepChunk chunk({*step, span, layer, item % layer.heads},
-                          span.anchor_position / kChunk + number - entry.first_chunk);
-    std::byte* const to = blocks + int64_t{item} * kBlockBytes;
-    float beta = 0.f;  // of row `lane`
-    if (lane < kChunk && chunk.live(lane)) {
-      const int64_t row = span.first_row + chunk.start + lane - span.first_position;
-      beta = fast_sigmoid(layer.beta_logit(row, chunk.head.head));
-    }
-    ptx::wait_bulk_stores_read<0>();  // of the item before
-    __syncwarp();
-    if (lane < kChunk) reinterpret_cast<float*>(block + kBlockBeta)[lane] = beta;
-    if constexpr (kBounded) {
-      prep_bounded(chunk, block, to, beta, lane);
-    } else {
-      prep_unbounded(chunk, block, to, decays, beta, lane);
-    }
-    ptx::fence_async_shared();
-    __syncwarp();
-    if (lane == 0) {
-      ptx::bulk_store(to, block, kPrepBlock);
-      ptx::commit_bulk_stores();
+  const int end = min(range.end, spans.chunks()), units = (end - range.first + run - 1) / run * layer.heads;
+  for (int unit = static_cast<int>(blockIdx.x) * kPrepWarps + warp; unit < units;
+       unit += static_cast<int>(gridDim.x) * kPrepWarps) {
+    const int head = unit % layer.heads, first = range.first + unit / layer.heads * run, last = min(first + run, end);
+    PrepStreams streams(layer, head, lane);
+    bool goes_on = false;
+    for (int number = first; number < last; ++number) {
+      const LongSpan& entry = spans.of(number);
+      const SpanView& span = step->spans[static_cast<size_t>(entry.span)];
+      PrepChunk chunk({*step, span, layer, head}, span.anchor_position / kChunk + number - entry.first_chunk);
+      if (number + 1 == last) chunk.beyond = chunk.end;
+      if (!goes_on) streams.begin(chunk, lane);
+      goes_on = chunk.beyond > kChunk;
+      std::byte* const to = blocks + (int64_t{number - range.first} * layer.heads + head) * kBlockBytes;
+      if (chunk.is_plain()) {
+        prep_chunk<kBounded, true>(chunk, streams, block, decays, to, lane);
+      } else {
+        prep_chunk<kBounded, false>(chunk, streams, block, decays, to, lane);
+      }
+      if (const Anchor next = chunk.head.written(chunk.start + kChunk)) {
+        for (int which = 0; which < 3; ++which) streams.earlier[which].store(next, which, lane);
+      }
     }
   }
   ptx::wait_bulk_stores<0>();
