@@ -82,17 +82,6 @@ WEIR_PTX void store_stream(float4* p, float4 v) {
   asm volatile("st.global.cs.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(p), "f"(v.x), "f"(v.y), "f"(v.z), "f"(v.w)
                : "memory");
 }
-// Values that are wanted before what follows is decided: the compiler doesn't move their loads behind a branch.
-template <class... Values>
-WEIR_PTX void keep_here(const Values&... values) {
-  (..., [](const auto& value) {
-    if constexpr (sizeof(value) == 8) {
-      asm volatile("" ::"l"(value));
-    } else {
-      asm volatile("" ::"r"(static_cast<int>(value)));
-    }
-  }(values));
-}
 WEIR_PTX uint32_t load_acquire(const uint32_t* p) {
   uint32_t v;
   asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");

@@ -6,44 +6,6 @@
 
 namespace weir::kda {
 
-// The commit of a tile of columns: both planes in, both out; high becomes the new plane. All are of this lane.
-__device__ __forceinline__ void commit_columns(uint4 (*high)[32], const uint4* low_in, uint4* out,
-                                               const uint32_t* updates, const uint16_t (*commit)[kOperandPitch],
-                                               const float* decay, int lane) {
-  const int c = lane % 4;
-#pragma unroll
-  for (int first = 0; first < 8; first += 4) {
-    uint4 low[4];
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      low[i] = low_in != nullptr ? ptx::load_stream(low_in + (first + i) * 32) : make_uint4(0, 0, 0, 0);
-    }
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const int k = first + i;
-      const float4 e = *reinterpret_cast<const float4*>(decay + 16 * k + 4 * c);
-      uint32_t b[4];
-      ptx::load_matrix_x4_transposed(b, ptx::shared_address(&commit[lane % 16][16 * k + lane / 16 * 8]));
-      uint4 x = high[k][lane];
-      float s[8];
-      join_planes(x.x, low[i].x, s[0], s[1]);
-      join_planes(x.y, low[i].y, s[2], s[3]);
-      join_planes(x.z, low[i].z, s[4], s[5]);
-      join_planes(x.w, low[i].w, s[6], s[7]);
-      s[0] *= e.x, s[1] *= e.y, s[2] *= e.x, s[3] *= e.y;
-      s[4] *= e.z, s[5] *= e.w, s[6] *= e.z, s[7] *= e.w;
-      ptx::mma_bf16(s, updates, b[0], b[1]);
-      ptx::mma_bf16(s + 4, updates, b[2], b[3]);
-      x = {high_planes(s[0], s[1]), high_planes(s[2], s[3]), high_planes(s[4], s[5]), high_planes(s[6], s[7])};
-      high[k][lane] = x;
-      if (out == nullptr) continue;
-      ptx::store_stream(out + k * 32, x);
-      ptx::store_stream(out + kPlane + k * 32, make_uint4(low_planes(s[0], s[1]), low_planes(s[2], s[3]),
-                                                          low_planes(s[4], s[5]), low_planes(s[6], s[7])));
-    }
-  }
-}
-
 // Warps 0 (q) and 1 (k): the row's operands and journal entries.
 template <bool kBounded>
 __device__ __forceinline__ void write_operands(DecodeShared<kBounded>& shared, const Layer& layer, const DecodeRow& r,
@@ -149,6 +111,7 @@ __global__ void __launch_bounds__(kDecodeThreads, 4) decode(const StepView* step
   if (me.thread == 0 && r.base && r.commits) ptx::bulk_prefetch(r.base.planes() + kPlane, kPlaneBytes);
   const ScaledKeys<kBounded> scaled(r, warp, lane);
   const ValueHistory values(layer, r, head, column);
+  const float norm_weight = layer.norm_weight[column];
   KeyHistory keys;
   if (warp < 2) keys.fetch(layer, r, head, warp == 0 ? kQ : kK, lane);
   me.fetch_updates(r.old.updates(0), r.earlier);
@@ -160,7 +123,6 @@ __global__ void __launch_bounds__(kDecodeThreads, 4) decode(const StepView* step
     }
   }
   ptx::commit_copies();
-  const float norm_weight = layer.norm_weight[column];
   ptx::wait_for_previous();
   ptx::let_next_start();
 
@@ -180,19 +142,20 @@ __global__ void __launch_bounds__(kDecodeThreads, 4) decode(const StepView* step
     values.write_window(r.next, column);
     if (warp < 2) keys.write_window(r.next, warp == 0 ? kQ : kK, lane);
   }
+  LowPlane low;
+  if (r.commits) low.fetch(r.base ? r.base.planes() + kPlane : nullptr, warp, lane);
   ptx::wait_copies<0>();
   __syncthreads();
   me.wait_for_plane(r.base.planes());
 
   if (r.commits) {
-#pragma unroll
-    for (int tile = 0; tile < 2; ++tile) {
-      const int number = 2 * warp + tile, at = number * kPlaneColumns + lane;
-      uint32_t updates[4];
-      me.load_updates(updates, tile);
-      commit_columns(shared.high[number], r.base ? r.base.planes() + kPlane + at : nullptr,
-                     r.next ? r.next.planes() + at : nullptr, updates, shared.keys, shared.decay, lane);
-    }
+    uint32_t updates[2][4];
+    me.load_updates(updates[0], 0);
+    me.load_updates(updates[1], 1);
+    const float* decay = shared.decay + 4 * me.c;
+    me.commit(
+        low, updates, shared.keys[0], kOperandPitch,
+        [&](int k) { return *reinterpret_cast<const float4*>(decay + 16 * k); }, r.next.planes());
     me.clear_updates();
   }
   Products d = products(shared, r.row, warp, lane);
@@ -203,6 +166,7 @@ __global__ void __launch_bounds__(kDecodeThreads, 4) decode(const StepView* step
   const float factor = fast_sigmoid(low_bf16(gate)), normed = me.output(d.anchor, layer.norm_eps);
   layer.out[r.batch_row * layer.out_stride + head * kDim + column] =
       static_cast<uint16_t>(pack_bf16(normed * norm_weight * factor, 0.f));
+  me.finish();
 }
 
 }  // namespace weir::kda

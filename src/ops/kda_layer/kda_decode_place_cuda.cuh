@@ -21,8 +21,7 @@ class DecodePlace {
     const size_t count = step.spans.size();
     const PoolView* const pools = step.page_pools.data();
     const PoolView anchors = step.anchor_pool;
-    ptx::keep_here(spans, count, pools, anchors.base, anchors.block_bytes);
-    if (index >= count) return;
+    if ((index >= count) | (spans == nullptr)) return;  // both at once: neither is waited for alone
     const SpanView& span = spans[index];
     const int rows = span.rows;
     batch_row = span.first_row;
@@ -32,8 +31,6 @@ class DecodePlace {
     const SlotId anchor = span.anchor;
     const AnchorWrite* const writes = span.anchor_writes.data();
     const size_t write_count = span.anchor_writes.size();
-    ptx::keep_here(rows, batch_row, anchor_position, pages_, pool_.base, pool_.block_bytes, anchor, writes,
-                   write_count);
     live = rows == 1;
     row = static_cast<int>(position % kChunk);
     commits = anchor_position < position - row;

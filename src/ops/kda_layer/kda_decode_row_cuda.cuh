@@ -112,13 +112,11 @@ class ScaledKeys {
  public:
   __device__ ScaledKeys(const DecodeRow& r, int warp, int lane) : commits_(r.commits), lane_(lane) {
     const int t = r.row;
+    if (kBounded && !commits_) return;
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       rows_[i] = warp + 4 * i;
-      if (commits_ || kBounded) {
-        if (!commits_) rows_[i] = kNone;
-        continue;
-      }
+      if (commits_) continue;
       // Of the 8 rows of bit 3 two each, of bit 2 one each, of bit 1 one for two warps, and the third has that of bit
       // 0.
       if (i == 2) rows_[i] = (t & 8) + warp;
@@ -136,7 +134,7 @@ class ScaledKeys {
     }
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      if (rows_[i] == kNone) continue;
+      if (!kBounded && rows_[i] == kNone) continue;
       keys_[i] = reinterpret_cast<const uint2*>(r.old.keys(rows_[i]))[lane];
       if constexpr (!kBounded) decays_[i] = r.decays(rows_[i], lane);
     }
@@ -145,12 +143,12 @@ class ScaledKeys {
   __device__ float4 start(int b) const { return starts_[b]; }
 
   __device__ void store(DecodeShared<kBounded>& shared, int warp) const {
-    float4 end;
-    if (commits_) end = fast_exp4(starts_[0]);
+    if (kBounded && !commits_) return;
+    const float4 end = fast_exp4(starts_[0]);
     if (commits_ && warp == 0) reinterpret_cast<float4*>(shared.decay)[lane_] = end;
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      if (rows_[i] == kNone) continue;
+      if (!kBounded && rows_[i] == kNone) continue;
       float4 factor = end;
       if constexpr (!kBounded) {
         factor = fast_exp4((i < 2      ? starts_[3]
@@ -160,7 +158,7 @@ class ScaledKeys {
                            decays_[i]);
       }
       const uint2 x = pack4(unpack4(keys_[i]) * factor);
-      if (commits_) {
+      if (kBounded || commits_) {
         store_places(shared.keys[rows_[i]], lane_, x);
       } else {
         reinterpret_cast<uint2*>(shared.keys[rows_[i]])[lane_] = x;

@@ -55,8 +55,6 @@ void store_stream(T* p, T value) {
   detail::require_aligned(p, sizeof(T), "a streaming store's address");
   *p = value;
 }
-template <class... Values>
-void keep_here(const Values&...) {}
 inline uint32_t load_acquire(const uint32_t* p) {
   emulated::yield();
   return *p;
