@@ -111,7 +111,6 @@ __global__ void __launch_bounds__(kDecodeThreads, 4) decode(const StepView* step
   if (me.thread == 0 && r.base && r.commits) ptx::bulk_prefetch(r.base.planes() + kPlane, kPlaneBytes);
   const ScaledKeys<kBounded> scaled(r, warp, lane);
   const ValueHistory values(layer, r, head, column);
-  const float norm_weight = layer.norm_weight[column];
   KeyHistory keys;
   if (warp < 2) keys.fetch(layer, r, head, warp == 0 ? kQ : kK, lane);
   me.fetch_updates(r.old.updates(0), r.earlier);
@@ -158,6 +157,7 @@ __global__ void __launch_bounds__(kDecodeThreads, 4) decode(const StepView* step
         [&](int k) { return *reinterpret_cast<const float4*>(decay + 16 * k); }, r.next.planes());
     me.clear_updates();
   }
+  const float norm_weight = layer.norm_weight[column];
   Products d = products(shared, r.row, warp, lane);
   store_pairs<kBounded>(shared.pairs[warp], d, r.row, beta, lane);
   __syncwarp();
