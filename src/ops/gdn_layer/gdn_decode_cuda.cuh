@@ -16,6 +16,7 @@ constexpr int kKeyPitch = 136;  // of rows, without bank conflicts
 struct DecodeShared : kda::ColumnsShared {
   alignas(16) uint16_t keys[kChunk][kKeyPitch];  // of the journal
   alignas(16) uint16_t own[2][kKeyPitch];        // k, q
+  alignas(16) float decays[kChunk];              // G of the journal
 };
 
 // The state as a row of a head finds it.
@@ -82,34 +83,15 @@ struct ValueHistory {
   }
 };
 
-// G of the rows whose factors a lane of place (g, c) needs.
-struct JournalDecays {
-  float before = 0;                 // of the row before
-  float pairs[2] = {};              // rows g, g + 8
-  float last = 0, commits[4] = {};  // 15; rows 2 c, 2 c + 1, 2 c + 8, 2 c + 9
-
-  __device__ JournalDecays(const DecodeRow& r, int g, int c) {
-    if (r.commits) {
-      const float* from = r.old.decays(r.head);
-      last = from[kChunk - 1];
+// u as an operand, its rows scaled for the commit.
+__device__ __forceinline__ void scale_updates(uint32_t* updates, const float* decays, int c) {
 #pragma unroll
-      for (int i = 0; i < 4; ++i) commits[i] = from[2 * c + i % 2 + i / 2 * 8];
-    } else if (r.row > 0) {
-      const float* from = r.now.decays(r.head);
-      before = from[r.row - 1];
-#pragma unroll
-      for (int i = 0; i < 2; ++i) pairs[i] = g + 8 * i < r.row ? from[g + 8 * i] : 0.f;
-    }
+  for (int i = 0; i < 4; ++i) {
+    const float* g = decays + 2 * c + i / 2 * 8;
+    const float factors[2] = {fast_exp(decays[kChunk - 1] - g[0]), fast_exp(decays[kChunk - 1] - g[1])};
+    updates[i] = scale_rows(updates[i], factors);
   }
-  // u as an operand, scaled for the commit.
-  __device__ void scale(uint32_t* updates) const {
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const float factors[2] = {fast_exp(last - commits[i / 2 * 2]), fast_exp(last - commits[i / 2 * 2 + 1])};
-      updates[i] = scale_rows(updates[i], factors);
-    }
-  }
-};
+}
 
 // Warps 0 (q) and 1 (k): the row's operands and journal entries.
 __device__ __forceinline__ void write_operands(DecodeShared& shared, const Layer& layer, const DecodeRow& r,
@@ -154,13 +136,13 @@ __device__ __forceinline__ Products products(const DecodeShared& shared, int t, 
 }
 
 // Lb and A of the row; later rows count nothing.
-__device__ __forceinline__ void store_pairs(kda::PairWeights& to, const float* d, const JournalDecays& decays,
-                                            float total, int row, float beta, int lane) {
+__device__ __forceinline__ void store_pairs(kda::PairWeights& to, const float* d, const float* decays, float total,
+                                            int row, float beta, int lane) {
   if (lane % 4 != 0) return;
 #pragma unroll
   for (int upper = 0; upper < 2; ++upper) {
     const int j = lane / 4 + 8 * upper;
-    const float factor = j < row ? fast_exp(total - decays.pairs[upper]) : 1.f;
+    const float factor = j < row ? fast_exp(total - decays[j]) : 1.f;
     to.updates[j] = j < row ? beta * (factor * d[2 * upper]) : 0.f;
     to.outputs[j] = j <= row ? static_cast<uint16_t>(pack_bf16(factor * d[2 * upper + 1], 0.f)) : 0;
   }
@@ -182,7 +164,7 @@ __global__ void __launch_bounds__(kDecodeThreads, 4) decode(const StepView* step
   me.fetch_plane(r.plane());
   r.find_pages(layer);
   if (me.thread == 0 && r.base && r.commits) ptx::bulk_prefetch(r.plane() + kda::kPlane, kPlaneBytes);
-  const JournalDecays decays(r, me.g, me.c);
+  const float before = kda::load_if<float>(r.row > 0, r.now.decays(head) + r.row - 1);
   const ValueHistory values(layer, r, column);
   const Input which = warp == 0 ? kQ : kK;
   KeyHistory keys;
@@ -193,6 +175,9 @@ __global__ void __launch_bounds__(kDecodeThreads, 4) decode(const StepView* step
     const int j = me.thread / 16 + 8 * i, part = me.thread % 16 * 8;
     if (j < r.earlier) ptx::copy_async16(ptx::shared_address(&shared.keys[j][part]), r.old.keys(r.key_head, j) + part);
   }
+  if (me.thread < 4 && r.earlier > 0) {
+    ptx::copy_async16(ptx::shared_address(&shared.decays[4 * me.thread]), r.old.decays(head) + 4 * me.thread);
+  }
   ptx::commit_copies();
   ptx::wait_for_previous();
   ptx::let_next_start();
@@ -202,7 +187,7 @@ __global__ void __launch_bounds__(kDecodeThreads, 4) decode(const StepView* step
   if (warp < 2) key_input = reinterpret_cast<const uint2*>(inputs + layer.channel(which, r.key_head))[lane];
   const uint16_t x = inputs[layer.channel(kV, head) + column];
   const float gate = low_bf16(layer.gate.data[r.batch_row * layer.gate.stride + head * kDim + column]);
-  const float beta = layer.beta(r.batch_row, head), total = decays.before + layer.log_decay(r.batch_row, head);
+  const float beta = layer.beta(r.batch_row, head), total = before + layer.log_decay(r.batch_row, head);
   if (warp < 2) write_operands(shared, layer, r, keys, key_input, warp, lane);
   const float value = values.convolved(x), scale = fast_exp(total);
   if (r.now) {
@@ -224,9 +209,9 @@ __global__ void __launch_bounds__(kDecodeThreads, 4) decode(const StepView* step
 #pragma unroll
     for (int tile = 0; tile < 2; ++tile) {
       me.load_updates(updates[tile], tile);
-      decays.scale(updates[tile]);
+      scale_updates(updates[tile], shared.decays, me.c);
     }
-    const float decay = fast_exp(decays.last);
+    const float decay = fast_exp(shared.decays[kChunk - 1]);
     me.commit(
         low, updates, shared.keys[0], kKeyPitch,
         [&](int) {
@@ -239,7 +224,7 @@ __global__ void __launch_bounds__(kDecodeThreads, 4) decode(const StepView* step
   Products d = products(shared, r.row, warp, lane);
 #pragma unroll
   for (int i = 0; i < 8; ++i) d.anchor[i / 4][i % 4] *= scale;
-  store_pairs(shared.pairs[warp], d.pairs, decays, total, r.row, beta, lane);
+  store_pairs(shared.pairs[warp], d.pairs, shared.decays, total, r.row, beta, lane);
   __syncwarp();
   const uint16_t update = me.update(beta * (value - me.pick(d.anchor, 0)), r.row);
   if (r.now) r.now.updates(head, r.row)[column] = update;
