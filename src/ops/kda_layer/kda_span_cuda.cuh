@@ -57,7 +57,7 @@ class OutputRows {
     out_ = head.layer.out + row0 * head.layer.out_stride + x;
   }
 
-  // Before store().
+  // After store() of the chunk before, a chunk before its own.
   __device__ void load_gate(const SpanPart& part, int i) {
     live_ = i >= part.first && part.live(i * kChunk + row_);
     if (!live_) return;
@@ -132,6 +132,7 @@ __device__ __forceinline__ void run_part(SpanShared& shared, const SpanPart& par
   const PageId* const pages = head.span.pages[head.layer.journal.group].data() + part.chunk(0);  // by chunk of the span
   AnchorWrites writes(part);
   OutputRows outputs(part, warp, lane);
+  PageId next_page = pages[part.first];
   for (int i = part.first; i < part.end; ++i) {
     const int use = part.use(i), stage = use % kStages, first = part.first_live(i), end = part.end_live(i);
     const std::byte* const block = shared.stages[stage];
@@ -156,8 +157,8 @@ __device__ __forceinline__ void run_part(SpanShared& shared, const SpanPart& par
     ptx::wgmma_commit();
     // Meanwhile: the next block, the decay for the commit (in the last chunk for nothing), v, beta, the output of the
     // chunk before.
-    outputs.load_gate(part, i - 1);
-    const PageId page_id = pages[i];
+    const PageId page_id = next_page;
+    if (i + 1 < part.end) next_page = pages[i + 1];
     if (thread == 0 && i + kAhead < part.end) fetch_block(shared, part, blocks, i + kAhead);
     __syncwarp();
 #pragma unroll
@@ -176,6 +177,7 @@ __device__ __forceinline__ void run_part(SpanShared& shared, const SpanPart& par
       beta[r] = reinterpret_cast<const float*>(block + kBlockBeta)[row];
     }
     outputs.store(shared, part, i - 1, warp);
+    outputs.load_gate(part, i);
     __syncwarp();
     ptx::wgmma_wait<0>();
     ptx::pin<16>(p);
@@ -238,7 +240,6 @@ __device__ __forceinline__ void run_part(SpanShared& shared, const SpanPart& par
     if (lane == 0) ptx::mbarrier_arrive(&shared.empty[stage]);
     if (const Anchor anchor = writes.take(i + 1)) store_anchor(s, anchor, warp, lane);
   }
-  outputs.load_gate(part, part.end - 1);
   outputs.store(shared, part, part.end - 1, warp);
 }
 

@@ -28,9 +28,9 @@ class LinearF32 final : public CudaOp {
     for (const LinearArgs& part : parts) {
       launches_.push_back({.weight = upload(device, part.weight),
                            .bias = device.upload(part.bias, part.weight.out),
-                           .x = part.x,
+                           .x = static_cast<const float*>(part.x),
                            .x_stride = part.x_stride,
-                           .y = part.y,
+                           .y = static_cast<float*>(part.y),
                            .y_stride = part.y_stride,
                            .rows = part.rows});
     }
@@ -58,7 +58,7 @@ class LinearTiles final : public CudaOp {
     for (Launch& launch : launches_) {
       prepare_multiply(device, launch.format);
       launch.args.counters = device.allocate_array<uint32_t>(launch.args.counter_count());
-      device.reserve_workspace(multiply_bytes(device, launch.args, parts.front().max_rows));
+      device.reserve_workspace(multiply_bytes(device, launch.format, launch.args, parts.front().max_rows));
     }
   }
 
@@ -83,6 +83,7 @@ class LinearTiles final : public CudaOp {
                                      .bias = device().upload(part.bias, tiled.out),
                                      .y = part.y,
                                      .y_stride = part.y_stride,
+                                     .y_type = part.y_type,
                                      .out = static_cast<int32_t>(tiled.out),
                                      .first_strip = args.strips};
     args.strips += static_cast<int32_t>(tiled.strips());
@@ -99,6 +100,7 @@ class LinearTiles final : public CudaOp {
     args.segment_tiles = tiled.segment_tiles;
     args.x = part.x;
     args.x_stride = part.x_stride;
+    args.x_type = part.x_type;
     args.rows = part.rows;
     return launches_.back();
   }

@@ -16,6 +16,15 @@ __device__ inline int step_rows(const MultiplyArgs& args) {
   return args.rows == RowSet::kAll ? args.step->rows : static_cast<int>(args.step->logit_rows.size());
 }
 
+__device__ inline void store_output(const LinearPart& part, int row, int o, float value) {
+  const int64_t at = row * part.y_stride + o;
+  if (part.y_type == RowType::kBf16) {
+    static_cast<uint16_t*>(part.y)[at] = static_cast<uint16_t>(cuda::pack_bf16(value, 0));
+  } else {
+    static_cast<float*>(part.y)[at] = value;
+  }
+}
+
 // Whether a warp is the last of `count` to be done with an item; it then sees what the others have written. Leaves the
 // counter zero.
 __device__ inline bool last_to_arrive(uint32_t* counter, int count) {

@@ -33,6 +33,14 @@ __device__ inline uint4 round_eight(const float* x, int64_t k, int64_t in) {
   return pack_eight({v[0], v[1], v[2], v[3]}, {v[4], v[5], v[6], v[7]});
 }
 
+// The same of a row that is BF16 already; x is at a multiple of 16 bytes.
+__device__ inline uint4 load_eight(const uint16_t* x, int64_t k, int64_t in) {
+  if (k + 8 <= in) return *reinterpret_cast<const uint4*>(x + k);
+  uint32_t v[8];
+  for (int i = 0; i < 8; ++i) v[i] = k + i < in ? x[k + i] : 0;
+  return {v[0] | v[1] << 16, v[2] | v[3] << 16, v[4] | v[5] << 16, v[6] | v[7] << 16};
+}
+
 // --- the product of a tile
 
 // sums[c][i]: of output lane / 4 + 8 (i / 2) and row c * 8 + lane % 4 * 2 + i % 2 (the mma's C fragment).
