@@ -91,27 +91,19 @@ struct ValueHistory {
 struct JournalDecays {
   float before = 0;                 // of the row before
   float pairs[2] = {};              // rows g, g + 8
-  float last = 0, commits[4] = {};  // 15; rows 2 c, 2 c + 1, 2 c + 8, 2 c + 9
+  float last = 0, commits[4] = {};  // 15; exp(G_15 - G) of rows 2 c, 2 c + 1, 2 c + 8, 2 c + 9
 
   __device__ JournalDecays(const DecodeRow& r, int g, int c) {
     if (r.commits) {
       const float* from = r.old.decays(r.head);
       last = from[kChunk - 1];
 #pragma unroll
-      for (int i = 0; i < 4; ++i) commits[i] = from[2 * c + i % 2 + i / 2 * 8];
+      for (int i = 0; i < 4; ++i) commits[i] = fast_exp(last - from[2 * c + i % 2 + i / 2 * 8]);
     } else if (r.row > 0) {
       const float* from = r.now.decays(r.head);
       before = from[r.row - 1];
 #pragma unroll
       for (int i = 0; i < 2; ++i) pairs[i] = g + 8 * i < r.row ? from[g + 8 * i] : 0.f;
-    }
-  }
-  // u as an operand, scaled for the commit.
-  __device__ void scale(uint32_t* updates) const {
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const float factors[2] = {fast_exp(last - commits[i / 2 * 2]), fast_exp(last - commits[i / 2 * 2 + 1])};
-      updates[i] = scale_rows(updates[i], factors);
     }
   }
 };
@@ -203,7 +195,7 @@ __device__ __forceinline__ void store_pairs(kda::PairWeights& to, const float* d
     const int j = lane / 4 + 8 * upper;
     const float factor = j < row ? fast_exp(total - decays.pairs[upper]) : 1.f;
     to.updates[j] = j < row ? beta * (factor * d[2 * upper]) : 0.f;
-    to.outputs[j] = j <= row ? static_cast<uint16_t>(pack_bf16(factor * d[2 * upper + 1], 0.f)) : 0;
+    to.products[j] = j <= row ? factor * d[2 * upper + 1] : 0.f;
   }
 }
 
@@ -225,6 +217,7 @@ __global__ void __launch_bounds__(kDecodeThreads, 5) decode(const StepView* step
   me.fetch_plane(plane);
   const DecodeRow r(sequence, head, base);
   me.fetch_updates(r.old.updates(head, 0), r.earlier);
+  me.fetch_inverse(r.old.inverse(head, 0), r.earlier);
   for (int j = me.thread / 16, part = me.thread % 16 * 8; j < r.earlier; j += kDecodeThreads / 16) {
     ptx::copy_async16(ptx::shared_address(&shared.keys[j][part]), r.old.keys(r.key_head, j) + part);
   }
@@ -263,9 +256,9 @@ __global__ void __launch_bounds__(kDecodeThreads, 5) decode(const StepView* step
 #pragma unroll
     for (int tile = 0; tile < 2; ++tile) {
       const int number = 2 * warp + tile, at = number * kda::kPlaneColumns + lane;
-      uint32_t updates[4];
-      me.load_updates(updates, tile);
-      decays.scale(updates);
+      uint32_t own[4], updates[4];
+      me.load_updates(own, tile);
+      me.combine(updates, own, decays.commits);
       commit_columns(shared.high[number], base ? plane + kda::kPlane + at : nullptr,
                      r.next ? r.next.planes(head) + at : nullptr, updates, shared.keys, fast_exp(decays.last), lane);
     }
@@ -276,7 +269,9 @@ __global__ void __launch_bounds__(kDecodeThreads, 5) decode(const StepView* step
   for (int i = 0; i < 8; ++i) d.anchor[i / 4][i % 4] *= scale;
   store_pairs(shared.pairs[warp], d.pairs, decays, total, r.row, beta, lane);
   __syncwarp();
-  const uint16_t update = me.update(beta * (value - me.pick(d.anchor, 0)), r.row);
+  me.invert(r.row, r.now ? r.now.inverse(head, r.row) : nullptr);
+  const uint16_t update = static_cast<uint16_t>(pack_bf16(beta * (value - me.pick(d.anchor, 0)), 0.f));
+  me.store_update(update, r.row);
   if (r.now) r.now.updates(head, r.row)[column] = update;
   const float factor = gate * fast_sigmoid(gate), normed = me.output(d.anchor, layer.norm_eps);
   layer.out[batch_row * layer.out_stride + head * kDim + column] =

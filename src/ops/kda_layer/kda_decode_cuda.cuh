@@ -127,7 +127,7 @@ __device__ __forceinline__ void store_pairs(PairWeights& to, const Products& d, 
     if (!mine) continue;
     const float output = kBounded || j < t ? d.pairs[2 * upper + 1] : d.own[0];
     to.updates[j] = j < t ? beta * d.pairs[2 * upper] : 0.f;
-    to.outputs[j] = j <= t ? static_cast<uint16_t>(pack_bf16(output, 0.f)) : 0;
+    to.products[j] = j <= t ? output : 0.f;
   }
 }
 
@@ -148,6 +148,7 @@ __global__ void __launch_bounds__(kDecodeThreads, kBounded ? 5 : 4) decode(const
   me.fetch_plane(base.planes());
   const DecodeRow r(head, base);
   me.fetch_updates(r.old.updates(0), r.earlier);
+  me.fetch_inverse(r.old.inverse(0), r.earlier);
   if (kBounded && !r.commits) {
     for (int j = me.thread / 16, part = me.thread % 16 * 8; j < r.earlier; j += kDecodeThreads / 16) {
       ptx::copy_async16(ptx::shared_address(&shared.keys[j][part]), r.old.keys(j) + part);
@@ -188,8 +189,9 @@ __global__ void __launch_bounds__(kDecodeThreads, kBounded ? 5 : 4) decode(const
 #pragma unroll
     for (int tile = 0; tile < 2; ++tile) {
       const int number = 2 * warp + tile, at = number * kPlaneColumns + lane;
-      uint32_t updates[4];
-      me.load_updates(updates, tile);
+      uint32_t own[4], updates[4];
+      me.load_updates(own, tile);
+      me.combine(updates, own);
       commit_columns(shared.high[number], base ? base.planes() + kPlane + at : nullptr,
                      r.next ? r.next.planes() + at : nullptr, updates, shared.keys, shared.decay, lane);
     }
@@ -198,7 +200,9 @@ __global__ void __launch_bounds__(kDecodeThreads, kBounded ? 5 : 4) decode(const
   Products d = products(shared, r.row, warp, lane);
   store_pairs<kBounded>(shared.pairs[warp], d, r.row, beta, lane);
   __syncwarp();
-  const uint16_t update = me.update(beta * (value - me.pick(d.anchor, 0)), r.row);
+  me.invert(r.row, r.now ? r.now.inverse(r.row) : nullptr);
+  const uint16_t update = static_cast<uint16_t>(pack_bf16(beta * (value - me.pick(d.anchor, 0)), 0.f));
+  me.store_update(update, r.row);
   if (r.now) r.now.updates(r.row)[column] = update;
   const float factor = fast_sigmoid(low_bf16(gate)), normed = me.output(d.anchor, layer.norm_eps);
   layer.out[head.span.first_row * layer.out_stride + head.head * kDim + column] =
