@@ -24,6 +24,33 @@ struct ColumnsShared {
   uint64_t fetched;  // hi(S)
 };
 
+// lo(S) of a warp's columns on its way, four steps ahead.
+class LowPlane {
+ public:
+  __device__ void fetch(const uint4* plane, const int warp, int lane) {
+    from_ = plane == nullptr ? nullptr : plane + 2 * warp * kPlaneColumns + lane;
+#pragma unroll
+    for (int k = 0; k < kAhead; ++k) {
+      for (int tile = 0; tile < 2; ++tile) load(k, tile);
+    }
+  }
+  __device__ uint4 take(int k, int tile) {
+    const uint4 x = steps_[k % kAhead][tile];
+    if (k + kAhead < 8) load(k + kAhead, tile);
+    return x;
+  }
+
+ private:
+  static constexpr int kAhead = 4;
+
+  __device__ void load(int k, int tile) {
+    if (from_ != nullptr) steps_[k % kAhead][tile] = ptx::load_stream(from_ + (tile * 8 + k) * 32);
+  }
+
+  const uint4* from_ = nullptr;
+  uint4 steps_[kAhead][2] = {};
+};
+
 class Columns {
  public:
   __device__ explicit Columns(ColumnsShared& shared)
@@ -91,6 +118,49 @@ class Columns {
   __device__ float pick(const float (*d)[4], int n) const {
     const float low = c / 2 == 0 ? d[0][n] : d[1][n], high = c / 2 == 0 ? d[0][2 + n] : d[1][2 + n];
     return c % 2 == 0 ? low : high;
+  }
+
+  // The commit: S, decayed, and keys times updates. `decay(k)` gives the factors of this lane's four channels of step
+  // k, keys are by rows, in the order of operands, `pitch` apart. The plane becomes the new one.
+  template <class Decay>
+  __device__ void commit(LowPlane& low, const uint32_t (*updates)[4], const uint16_t* keys, int pitch,
+                         const Decay& decay, uint4* next) const {
+    const uint32_t key_rows = ptx::shared_address(keys + lane % 16 * pitch + lane / 16 * 8);
+    const int at = 2 * warp * kPlaneColumns + lane;
+#pragma unroll
+    for (int k = 0; k < 8; ++k) {
+      const float4 e = decay(k);
+      uint32_t b[4];
+      ptx::load_matrix_x4_transposed(b, key_rows + 32 * k);
+#pragma unroll
+      for (int tile = 0; tile < 2; ++tile) {
+        uint4& high = shared_.high[2 * warp + tile][k][lane];
+        const uint4 x = high, y = low.take(k, tile);
+        float s[8];
+        join_planes(x.x, y.x, s[0], s[1]);
+        join_planes(x.y, y.y, s[2], s[3]);
+        join_planes(x.z, y.z, s[4], s[5]);
+        join_planes(x.w, y.w, s[6], s[7]);
+        s[0] *= e.x, s[1] *= e.y, s[2] *= e.x, s[3] *= e.y;
+        s[4] *= e.z, s[5] *= e.w, s[6] *= e.z, s[7] *= e.w;
+        ptx::mma_bf16(s, updates[tile], b[0], b[1]);
+        ptx::mma_bf16(s + 4, updates[tile], b[2], b[3]);
+        high = {high_planes(s[0], s[1]), high_planes(s[2], s[3]), high_planes(s[4], s[5]), high_planes(s[6], s[7])};
+        if (next == nullptr) continue;
+        ptx::store_stream(
+            next + at + kPlane + (tile * 8 + k) * 32,
+            uint4{low_planes(s[0], s[1]), low_planes(s[2], s[3]), low_planes(s[4], s[5]), low_planes(s[6], s[7])});
+      }
+    }
+    ptx::fence_async_shared();
+    __syncwarp();
+    if (lane != 0 || next == nullptr) return;
+    ptx::bulk_store(next + 2 * warp * kPlaneColumns, shared_.high[2 * warp], 2 * kPlaneColumns * 16);
+    ptx::commit_bulk_stores();
+  }
+  // Before the block ends: what is stored has been read.
+  __device__ void finish() const {
+    if (lane == 0) ptx::wait_bulk_stores_read<0>();
   }
 
   // u of a whole chunk as an operand, from w: sums[8 x + 2 c + e] of the tensor core are rows of T as columns. factors:

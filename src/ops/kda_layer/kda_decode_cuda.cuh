@@ -6,50 +6,11 @@
 
 namespace weir::kda {
 
-// The commit of a tile of columns: both planes in, both out; high becomes the new plane. All are of this lane.
-__device__ __forceinline__ void commit_columns(uint4 (*high)[32], const uint4* low_in, uint4* out,
-                                               const uint32_t* updates, const uint16_t (*commit)[kOperandPitch],
-                                               const float* decay, int lane) {
-  const int c = lane % 4;
-#pragma unroll
-  for (int first = 0; first < 8; first += 4) {
-    uint4 low[4];
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      low[i] = low_in != nullptr ? ptx::load_stream(low_in + (first + i) * 32) : make_uint4(0, 0, 0, 0);
-    }
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const int k = first + i;
-      const float4 e = *reinterpret_cast<const float4*>(decay + 16 * k + 4 * c);
-      uint32_t b[4];
-      ptx::load_matrix_x4_transposed(b, ptx::shared_address(&commit[lane % 16][16 * k + lane / 16 * 8]));
-      uint4 x = high[k][lane];
-      float s[8];
-      join_planes(x.x, low[i].x, s[0], s[1]);
-      join_planes(x.y, low[i].y, s[2], s[3]);
-      join_planes(x.z, low[i].z, s[4], s[5]);
-      join_planes(x.w, low[i].w, s[6], s[7]);
-      s[0] *= e.x, s[1] *= e.y, s[2] *= e.x, s[3] *= e.y;
-      s[4] *= e.z, s[5] *= e.w, s[6] *= e.z, s[7] *= e.w;
-      ptx::mma_bf16(s, updates, b[0], b[1]);
-      ptx::mma_bf16(s + 4, updates, b[2], b[3]);
-      x = {high_planes(s[0], s[1]), high_planes(s[2], s[3]), high_planes(s[4], s[5]), high_planes(s[6], s[7])};
-      high[k][lane] = x;
-      if (out == nullptr) continue;
-      ptx::store_stream(out + k * 32, x);
-      ptx::store_stream(out + kPlane + k * 32, make_uint4(low_planes(s[0], s[1]), low_planes(s[2], s[3]),
-                                                          low_planes(s[4], s[5]), low_planes(s[6], s[7])));
-    }
-  }
-}
-
 // Warps 0 (q) and 1 (k): the row's operands and journal entries.
 template <bool kBounded>
-__device__ __forceinline__ void write_operands(DecodeShared<kBounded>& shared, const Head& head, const DecodeRow& r,
-                                               const KeyHistory<kBounded>& history, uint2 x, uint2 f, int warp,
-                                               int lane) {
-  const Layer& layer = head.layer;
+__device__ __forceinline__ void write_operands(DecodeShared<kBounded>& shared, const Layer& layer, const DecodeRow& r,
+                                               const KeyHistory& history, const ScaledKeys<kBounded>& scaled, uint2 x,
+                                               uint2 f, int warp, int lane) {
   const float4 total = history.total + log_decay4<kBounded>(unpack4(f), history.bias, history.a, layer.lower_bound);
   float4 s = convolve4(history.taps, history.inputs[0], history.inputs[1], history.inputs[2], x);
   s = s * ptx::inverse_root_approx(cuda::warp_sum(square_sum(s)) + layer.l2_eps);
@@ -67,7 +28,7 @@ __device__ __forceinline__ void write_operands(DecodeShared<kBounded>& shared, c
 #pragma unroll
     for (int b = 0; b < 4; ++b) {
       if ((r.row >> b & 1) == 0) continue;
-      reinterpret_cast<uint2*>(shared.pair_rows[2 * b + which])[lane] = pack4(s * fast_exp4(total - history.starts[b]));
+      reinterpret_cast<uint2*>(shared.pair_rows[2 * b + which])[lane] = pack4(s * fast_exp4(total - scaled.start(b)));
     }
   }
   if (!r.now) return;
@@ -132,71 +93,76 @@ __device__ __forceinline__ void store_pairs(PairWeights& to, const Products& d, 
 }
 
 template <bool kBounded>
-__global__ void __launch_bounds__(kDecodeThreads, kBounded ? 5 : 4) decode(const StepView* step, Layer layer) {
+__global__ void __launch_bounds__(kDecodeThreads, 4) decode(const StepView* step, Layer layer) {
   WEIR_DYNAMIC_SHARED(DecodeShared<kBounded>, memory);
   DecodeShared<kBounded>& shared = *memory;
-  if (blockIdx.y >= step->spans.size() || step->spans[blockIdx.y].rows != 1) {
+  const DecodePlace place(*step, blockIdx.y, layer.journal, layer.state);
+  if (!place.live) {
     ptx::wait_for_previous();  // so that the launch after this one follows that one too
     return;
   }
-  const Head head{*step, step->spans[blockIdx.y], layer, static_cast<int>(blockIdx.x)};
   const Columns me(shared);
-  const int warp = me.warp, lane = me.lane, column = me.column;
+  const int head = static_cast<int>(blockIdx.x), warp = me.warp, lane = me.lane, column = me.column;
 
   // The state is older than the kernel before this one, the row may come from it.
-  const Anchor base = head.anchor(head.span.anchor);
-  me.fetch_plane(base.planes());
-  const DecodeRow r(head, base);
+  DecodeRow r(place, head);
+  me.fetch_plane(r.base.planes());
+  r.find_pages(head);
+  if (me.thread == 0 && r.base && r.commits) ptx::bulk_prefetch(r.base.planes() + kPlane, kPlaneBytes);
+  const ScaledKeys<kBounded> scaled(r, warp, lane);
+  const ValueHistory values(layer, r, head, column);
+  KeyHistory keys;
+  if (warp < 2) keys.fetch(layer, r, head, warp == 0 ? kQ : kK, lane);
   me.fetch_updates(r.old.updates(0), r.earlier);
   me.fetch_inverse(r.old.inverse(0), r.earlier);
   if (kBounded && !r.commits) {
-    for (int j = me.thread / 16, part = me.thread % 16 * 8; j < r.earlier; j += kDecodeThreads / 16) {
-      ptx::copy_async16(ptx::shared_address(&shared.keys[j][part]), r.old.keys(j) + part);
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const int j = me.thread / 16 + 8 * i, part = me.thread % 16 * 8;
+      if (j < r.earlier) ptx::copy_async16(ptx::shared_address(&shared.keys[j][part]), r.old.keys(j) + part);
     }
   }
   ptx::commit_copies();
-  if (me.thread == 0 && base && r.commits) ptx::bulk_prefetch(base.planes() + kPlane, kPlaneBytes);
-  const ScaledKeys<kBounded> scaled(r, warp, lane);
-  const ValueHistory values(head, r, column);
-  const float norm_weight = layer.norm_weight[column];
-  KeyHistory<kBounded> keys;
-  if (warp < 2) keys.fetch(head, r, warp == 0 ? kQ : kK, lane);
   ptx::wait_for_previous();
   ptx::let_next_start();
 
-  const int64_t position = head.span.first_position;
-  const uint16_t x = head.row(layer.inputs[kV], position)[column], gate = head.row(layer.gate, position)[column];
-  const float beta_logit = layer.beta_logit(head.span.first_row, head.head);
+  const auto row = [&](const Rows& rows) { return rows.data + r.batch_row * rows.stride + head * kDim; };
   uint2 key_input = {0, 0}, f = {0, 0};
   if (warp < 2) {
-    const Rows& inputs = warp == 0 ? layer.inputs[kQ] : layer.inputs[kK];
-    key_input = reinterpret_cast<const uint2*>(head.row(inputs, position))[lane];
-    f = reinterpret_cast<const uint2*>(head.row(layer.f, position))[lane];
+    key_input = reinterpret_cast<const uint2*>(row(warp == 0 ? layer.inputs[kQ] : layer.inputs[kK]))[lane];
+    f = reinterpret_cast<const uint2*>(row(layer.f))[lane];
   }
-  scaled.store(shared);
-  if (warp < 2) write_operands(shared, head, r, keys, key_input, f, warp, lane);
+  const uint16_t x = row(layer.inputs[kV])[column], gate = row(layer.gate)[column];
+  const float beta_logit = layer.beta_logit(r.batch_row, head);
+  scaled.store(shared, warp);
+  if (warp < 2) write_operands(shared, layer, r, keys, scaled, key_input, f, warp, lane);
   const float value = values.convolved(x), beta = fast_sigmoid(beta_logit);
   if (r.now) r.now.inputs(kV, r.row)[column] = x;
   if (r.next) {
     values.write_window(r.next, column);
     if (warp < 2) keys.write_window(r.next, warp == 0 ? kQ : kK, lane);
   }
+  LowPlane low;
+  if (r.commits) low.fetch(r.base ? r.base.planes() + kPlane : nullptr, warp, lane);
   ptx::wait_copies<0>();
   __syncthreads();
-  me.wait_for_plane(base.planes());
+  me.wait_for_plane(r.base.planes());
 
   if (r.commits) {
+    uint32_t updates[2][4];
 #pragma unroll
     for (int tile = 0; tile < 2; ++tile) {
-      const int number = 2 * warp + tile, at = number * kPlaneColumns + lane;
-      uint32_t own[4], updates[4];
+      uint32_t own[4];
       me.load_updates(own, tile);
-      me.combine(updates, own);
-      commit_columns(shared.high[number], base ? base.planes() + kPlane + at : nullptr,
-                     r.next ? r.next.planes() + at : nullptr, updates, shared.keys, shared.decay, lane);
+      me.combine(updates[tile], own);
     }
+    const float* decay = shared.decay + 4 * me.c;
+    me.commit(
+        low, updates, shared.keys[0], kOperandPitch,
+        [&](int k) { return *reinterpret_cast<const float4*>(decay + 16 * k); }, r.next.planes());
     me.clear_updates();
   }
+  const float norm_weight = layer.norm_weight[column];
   Products d = products(shared, r.row, warp, lane);
   store_pairs<kBounded>(shared.pairs[warp], d, r.row, beta, lane);
   __syncwarp();
@@ -205,8 +171,9 @@ __global__ void __launch_bounds__(kDecodeThreads, kBounded ? 5 : 4) decode(const
   me.store_update(update, r.row);
   if (r.now) r.now.updates(r.row)[column] = update;
   const float factor = fast_sigmoid(low_bf16(gate)), normed = me.output(d.anchor, layer.norm_eps);
-  layer.out[head.span.first_row * layer.out_stride + head.head * kDim + column] =
+  layer.out[r.batch_row * layer.out_stride + head * kDim + column] =
       static_cast<uint16_t>(pack_bf16(normed * norm_weight * factor, 0.f));
+  me.finish();
 }
 
 }  // namespace weir::kda

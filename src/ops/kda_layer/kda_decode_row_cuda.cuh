@@ -3,6 +3,7 @@
 #pragma once
 
 #include "ops/kda_layer/kda_decode_columns_cuda.cuh"
+#include "ops/kda_layer/kda_decode_place_cuda.cuh"
 
 namespace weir::kda {
 
@@ -23,60 +24,53 @@ struct DecodeShared<false> : DecodeShared<true> {    // keys: k relative to the 
   alignas(16) uint16_t plain[2][kOperandPitch];      // k, q
 };
 
-// The row's place, the same for all threads of a block.
-struct DecodeRow {
-  int row;       // in its chunk
-  int earlier;   // journal rows to read: those of its chunk, or all of the chunk before when it makes the anchor
-  bool commits;  // makes the anchor of its chunk
+// A head's state as a row finds it.
+struct DecodeRow : DecodePlace {
   Page now, old;
-  Anchor base, next;  // what it starts from; what it writes
+  Anchor base, next;
 
-  __device__ DecodeRow(const Head& head, const Anchor& from) : base(from) {
-    const int64_t position = head.span.first_position, chunk = position / kChunk;
-    row = static_cast<int>(position % kChunk);
-    commits = head.span.anchor_position < chunk * kChunk;
-    earlier = commits ? kChunk : row;
-    now = head.page(chunk);
-    old = commits ? head.page(chunk - 1) : now;
-    if (commits) next = head.written(chunk * kChunk);
+  __device__ DecodeRow(const DecodePlace& place, int head) : DecodePlace(place) {
+    base.data = at(place.base, head, kAnchorHeadBytes);
+    next.data = at(place.next, head, kAnchorHeadBytes);
   }
-  // A convolution's input of an earlier row; null: before the sequence.
-  __device__ const uint16_t* input(int which, int back) const {
-    const int from = earlier - back;
-    if (from >= 0) return old.inputs(which, from);
-    return base ? base.window(which, from + kHistory) : nullptr;
+  __device__ void find_pages(int head) {
+    now.data = at(DecodePlace::now(), head, kPageHeadBytes);
+    old = now;
+    if (commits) old.data = at(DecodePlace::before(), head, kPageHeadBytes);
+  }
+  // Input i of the convolution before the row's, oldest first.
+  template <class T>
+  __device__ T input(int which, int i, int at) const {
+    const int from = earlier - kHistory + i;
+    const uint16_t *journal = old.inputs(which, from), *window = base.window(which, from + kHistory);
+    return load_if<T>(from >= 0 || base, reinterpret_cast<const T*>(from >= 0 ? journal : window) + at);
   }
   // G of a journal row, channels 4 lane to 4 lane + 3.
   __device__ float4 decays(int j, int lane) const { return reinterpret_cast<const float4*>(old.decays(j))[lane]; }
+
+ private:
+  __device__ static std::byte* at(std::byte* heads, int head, int bytes) {
+    return heads == nullptr ? nullptr : heads + int64_t{head} * bytes;
+  }
 };
 
 // The convolution's weights and earlier inputs (oldest first), and what the decay needs, of channels 4 lane to
 // 4 lane + 3.
-template <bool kBounded>
 struct KeyHistory {
   float4 taps[4] = {};
   uint2 inputs[kHistory] = {};
   float4 bias = {}, total = {};  // G of the row before
   float a = 0;
-  float4 starts[kBounded ? 1 : 4] = {};  // unbounded: G before the blocks of 2^b rows that the row's bits open
 
-  __device__ void fetch(const Head& head, const DecodeRow& r, int which, int lane) {
-    const Layer& layer = head.layer;
+  __device__ void fetch(const Layer& layer, const DecodeRow& r, int head, int which, int lane) {
     const float* conv = which == kQ ? layer.conv[kQ] : layer.conv[kK];  // an index would copy the arguments
 #pragma unroll
-    for (int i = 0; i < 4; ++i) taps[i] = reinterpret_cast<const float4*>(conv)[head.head * kDim + 4 * lane + i];
+    for (int i = 0; i < 4; ++i) taps[i] = reinterpret_cast<const float4*>(conv)[head * kDim + 4 * lane + i];
 #pragma unroll
-    for (int i = 0; i < kHistory; ++i) {
-      const uint16_t* x = r.input(which, kHistory - i);
-      if (x != nullptr) inputs[i] = reinterpret_cast<const uint2*>(x)[lane];
-    }
-    bias = reinterpret_cast<const float4*>(layer.dt_bias + head.head * kDim)[lane];
-    a = layer.a[head.head];
-    if (r.row > 0) total = r.decays(r.row - 1, lane);
-#pragma unroll
-    for (int b = 0; b < 4; ++b) {
-      if (!kBounded && (r.row >> b & 1) != 0) starts[kBounded ? 0 : b] = r.decays((r.row >> b << b) - 1, lane);
-    }
+    for (int i = 0; i < kHistory; ++i) inputs[i] = r.input<uint2>(which, i, lane);
+    bias = reinterpret_cast<const float4*>(layer.dt_bias + head * kDim)[lane];
+    a = layer.a[head];
+    total = load_if<float4>(r.row > 0, r.now.decays(r.row - 1) + 4 * lane);
   }
   __device__ void write_window(const Anchor& to, int which, int lane) const {
 #pragma unroll
@@ -88,13 +82,10 @@ struct ValueHistory {
   float4 taps;
   uint16_t inputs[kHistory];
 
-  __device__ ValueHistory(const Head& head, const DecodeRow& r, int column) {
-    taps = reinterpret_cast<const float4*>(head.layer.conv[kV])[head.head * kDim + column];
+  __device__ ValueHistory(const Layer& layer, const DecodeRow& r, int head, int column) {
+    taps = reinterpret_cast<const float4*>(layer.conv[kV])[head * kDim + column];
 #pragma unroll
-    for (int i = 0; i < kHistory; ++i) {
-      const uint16_t* x = r.input(kV, kHistory - i);
-      inputs[i] = x == nullptr ? uint16_t{0} : x[column];
-    }
+    for (int i = 0; i < kHistory; ++i) inputs[i] = r.input<uint16_t>(kV, i, column);
   }
   __device__ void write_window(const Anchor& to, int column) const {
 #pragma unroll
@@ -112,57 +103,76 @@ __device__ __forceinline__ void store_places(uint16_t* row, int lane, uint2 valu
   to[4] = value.y;
 }
 
-// The block of 2^b rows that bit b of row t opens, b being the highest bit in which t and the earlier row j differ.
-__device__ __forceinline__ int block_start(int t, int j) {
-  const int b = 31 - __clz(t ^ j);
-  return t >> b << b;
-}
-
-// Journal keys that enter products scaled by channels: warp w has the rows w, w + 4, ...
-//   bounded, of a commit: kd = bf16(kn exp(G_15));  unbounded: bf16(k exp(R - G_j)), R being G_15 for a commit
+// Journal keys that enter products scaled by channels; every warp has four rows of them at most.
+//   bounded, of a commit: kd = bf16(kn exp(G_15))
+//   unbounded: bf16(k exp(R - G_j)), R being G before the block of 2^b rows in which row t meets row j, or, of a
+//   commit, G_15. Bit b of t opens the block that begins at t >> b << b, and the 2^b rows before it meet t there.
 template <bool kBounded>
 class ScaledKeys {
  public:
-  __device__ ScaledKeys(const DecodeRow& r, int warp, int lane)
-      : commits_(r.commits), count_(kBounded && !r.commits ? 0 : r.earlier), warp_(warp), lane_(lane) {
-    if (commits_) last_ = r.decays(kChunk - 1, lane);
+  __device__ ScaledKeys(const DecodeRow& r, int warp, int lane) : commits_(r.commits), lane_(lane) {
+    const int t = r.row;
+    if (kBounded && !commits_) return;
 #pragma unroll
-    for (int i = 0; i < kRows; ++i) {
-      const int j = row(i);
-      if (j >= count_) continue;
-      keys_[i] = reinterpret_cast<const uint2*>(r.old.keys(j))[lane];
-      if constexpr (!kBounded) {
-        decays_[i] = r.decays(j, lane);
-        starts_[i] = commits_ ? last_ : r.decays(block_start(r.row, j) - 1, lane);
+    for (int i = 0; i < 4; ++i) {
+      rows_[i] = warp + 4 * i;
+      if (commits_) continue;
+      // Of the 8 rows of bit 3 two each, of bit 2 one each, of bit 1 one for two warps, and the third has that of bit
+      // 0.
+      if (i == 2) rows_[i] = (t & 8) + warp;
+      if (i == 3) rows_[i] = warp < 2 ? (t & 12) + warp : t & 14;
+      const int bit = i < 2 ? 8 : i == 2 ? 4 : warp < 2 ? 2 : warp == 2 ? 1 : 0;
+      if ((t & bit) == 0) rows_[i] = kNone;
+    }
+    if (commits_) starts_[0] = r.decays(kChunk - 1, lane);
+    if constexpr (!kBounded) {
+#pragma unroll
+      for (int b = 0; b < 4; ++b) {
+        if (commits_) starts_[b] = starts_[0];
+        if ((t >> b & 1) != 0) starts_[b] = r.decays((t >> b << b) - 1, lane);
       }
     }
-  }
-  __device__ void store(DecodeShared<kBounded>& shared) const {
-    float4 last = {0.f, 0.f, 0.f, 0.f};
-    if (commits_) last = fast_exp4(last_);
-    if (commits_ && warp_ == 0) reinterpret_cast<float4*>(shared.decay)[lane_] = last;
 #pragma unroll
-    for (int i = 0; i < kRows; ++i) {
-      const int j = row(i);
-      if (j >= count_) continue;
-      const uint2 x = pack4(unpack4(keys_[i]) * (kBounded ? last : fast_exp4(starts_[i] - decays_[i])));
-      if (commits_) {
-        store_places(shared.keys[j], lane_, x);
+    for (int i = 0; i < 4; ++i) {
+      if (!kBounded && rows_[i] == kNone) continue;
+      keys_[i] = reinterpret_cast<const uint2*>(r.old.keys(rows_[i]))[lane];
+      if constexpr (!kBounded) decays_[i] = r.decays(rows_[i], lane);
+    }
+  }
+  // Unbounded: G before the block that bit b of the row opens.
+  __device__ float4 start(int b) const { return starts_[b]; }
+
+  __device__ void store(DecodeShared<kBounded>& shared, int warp) const {
+    if (kBounded && !commits_) return;
+    const float4 end = fast_exp4(starts_[0]);
+    if (commits_ && warp == 0) reinterpret_cast<float4*>(shared.decay)[lane_] = end;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      if (!kBounded && rows_[i] == kNone) continue;
+      float4 factor = end;
+      if constexpr (!kBounded) {
+        factor = fast_exp4((i < 2      ? starts_[3]
+                            : i == 2   ? starts_[2]
+                            : warp < 2 ? starts_[1]
+                                       : starts_[0]) -
+                           decays_[i]);
+      }
+      const uint2 x = pack4(unpack4(keys_[i]) * factor);
+      if (kBounded || commits_) {
+        store_places(shared.keys[rows_[i]], lane_, x);
       } else {
-        reinterpret_cast<uint2*>(shared.keys[j])[lane_] = x;
+        reinterpret_cast<uint2*>(shared.keys[rows_[i]])[lane_] = x;
       }
     }
   }
 
  private:
-  static constexpr int kRows = kChunk / kDecodeWarps;
-
-  __device__ int row(int i) const { return warp_ + kDecodeWarps * i; }
+  static constexpr int kNone = -1;
 
   bool commits_;
-  int count_, warp_, lane_;
-  uint2 keys_[kRows];
-  float4 decays_[kRows], starts_[kRows], last_;
+  int lane_, rows_[4];
+  uint2 keys_[4] = {};
+  float4 decays_[kBounded ? 1 : 4] = {}, starts_[kBounded ? 1 : 4] = {};
 };
 
 }  // namespace weir::kda

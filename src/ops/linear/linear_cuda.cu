@@ -58,7 +58,7 @@ class LinearTiles final : public CudaOp {
     for (Launch& launch : launches_) {
       prepare_multiply(device, launch.format);
       launch.args.counters = device.allocate_array<uint32_t>(launch.args.counter_count());
-      device.reserve_workspace(multiply_bytes(device, launch.args, parts.front().max_rows));
+      device.reserve_workspace(multiply_bytes(device, launch.format, launch.args, parts.front().max_rows));
     }
   }
 

@@ -1,6 +1,6 @@
 // linear on the GPU (or the emulator): FP32 products against the specification bit for bit, tensor-core products
 // against a model in double precision of the rounding that linear.h states, and both against themselves: rows alone and
-// together, the kernels for few and for many rows.
+// together, few and many.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -82,33 +82,6 @@ class LinearCuda : public CudaCase {
     static_cast<CudaOp&>(*op).enqueue(CudaDevice::bounds_of(step));
     Product product{y.values(), stride};
     expect_untouched(product, x.rows, weight.view.out);
-    return product;
-  }
-
-  Product multiply_with(MultiplyKernel kernel, const Weight& weight, Rows& x, bool& there) {
-    const DeviceBuffer<float> device_x(device(), x.data);
-    const int64_t stride = weight.view.out + 3;
-    const DeviceBuffer<float> y(device(), (x.rows + 3) * stride);
-    const TiledWeight tiled = upload_tiles(device(), weight.view);
-    prepare_multiply(device(), tiled.format);
-    MultiplyArgs args;
-    args.part_count = 1;
-    args.strips = static_cast<int32_t>(tiled.strips());
-    args.in = static_cast<int32_t>(tiled.in);
-    args.segments = tiled.segments;
-    args.segment_tiles = tiled.segment_tiles;
-    args.x = device_x.data();
-    args.x_stride = x.stride;
-    args.counters = device().allocate_array<uint32_t>(args.counter_count());
-    args.parts[0] = {
-        .tiles = tiled.tiles, .y = y.data(), .y_stride = stride, .out = static_cast<int32_t>(weight.view.out)};
-    const auto rows = static_cast<int32_t>(x.rows);
-    const DeviceBuffer<std::byte> workspace(device(), multiply_bytes(device(), args, rows));
-    device().stage(step_of(x.rows));
-    args.step = device().step();
-    there = multiply_tiles(device(), tiled.format, args, workspace.data(), rows, kernel);
-    Product product{y.values(), stride};
-    if (there) expect_untouched(product, x.rows, weight.view.out);
     return product;
   }
 
@@ -204,50 +177,41 @@ TEST_F(LinearCuda, MultipliesEveryFormatOnTensorCoresAsTheRoundingPointsSay) {
   }
 }
 
-TEST_F(LinearCuda, GivesEveryRowTheSameBitsAloneAndAmongOthersInBothKernels) {
+// Numbers of rows that all the kernels' instances serve.
+TEST_F(LinearCuda, GivesEveryRowTheSameBitsAloneAndAmongOthers) {
   std::mt19937 random(3);
   for (const WeightFormat format : kFormats) {
-    const int64_t out = 37, in = fitting(format, 2150);  // two segments
+    const int64_t out = 165, in = fitting(format, 2150);  // two segments; blocks that are not full
     const Weight& weight = keep(random_weight(random, format, out, in, Values::kUsual));
     Rows x(140, in);
     x.fill(random, Values::kUsual);
+    const int64_t chosen[] = {0, 7, 8, 15, 16, 31, 33, 63, 64, 127, 128, 139};
     std::vector<std::vector<float>> alone;
-    for (const int64_t r : {0, 1, 7, 8, 15, 16, 31, 32, 63, 64, 139}) {
+    for (const int64_t r : chosen) {
       Rows one = row_alone(x, r);
       alone.push_back(multiply(weight, nullptr, one, Activations::kAuto).row(0, out));
     }
-    for (const int64_t rows : {8, 9, 17, 33, 64, 65, 140}) {
+    for (const int64_t rows : {8, 9, 17, 34, 65, 140}) {
       Rows some(rows, in);
       for (int64_t r = 0; r < rows; ++r) std::copy_n(x.row(r), in, some.row(r));
-      for (const MultiplyKernel kernel : {MultiplyKernel::kFewRows, MultiplyKernel::kManyRows}) {
-        if (kernel == MultiplyKernel::kManyRows && rows < 64) continue;
-        bool there = false;
-        const Product product = multiply_with(kernel, weight, some, there);
-        if (!there) continue;
-        size_t i = 0;
-        for (const int64_t r : {0, 1, 7, 8, 15, 16, 31, 32, 63, 64, 139}) {
-          if (r < rows) {
-            ASSERT_TRUE(same_bits(product.row(r, out), alone[i]))
-                << weight_format_name(format) << " row " << r << " of " << rows << ", kernel "
-                << static_cast<int>(kernel);
-          }
-          ++i;
-        }
+      const Product product = multiply(weight, nullptr, some, Activations::kAuto);
+      for (size_t i = 0; i < alone.size() && chosen[i] < rows; ++i) {
+        ASSERT_TRUE(same_bits(product.row(chosen[i], out), alone[i]))
+            << weight_format_name(format) << " row " << chosen[i] << " of " << rows;
       }
     }
   }
 }
 
-TEST_F(LinearCuda, GivesTheSameBitsInTheManyRowsKernelWithLargeBlocks) {
+// So many that blocks take all segments of several tiles, one after the other.
+TEST_F(LinearCuda, GivesTheSameBitsWhereBlocksTakeAllSegments) {
   std::mt19937 random(4);
-  for (const WeightFormat format : {WeightFormat::kBf16, WeightFormat::kMxfp4}) {
-    const int64_t out = 130, in = 2144, rows = 520;
+  for (const WeightFormat format : {WeightFormat::kBf16, WeightFormat::kMxfp4, WeightFormat::kQ4_K}) {
+    const int64_t out = 130, in = fitting(format, 2144), rows = 520;
     const Weight& weight = keep(random_weight(random, format, out, in, Values::kUsual));
     Rows x(rows, in);
     x.fill(random, Values::kUsual);
-    bool there = false;
-    const Product many = multiply_with(MultiplyKernel::kManyRows, weight, x, there);
-    ASSERT_TRUE(there);
+    const Product many = multiply(weight, nullptr, x, Activations::kAuto);
     for (const int64_t r : {0, 255, 256, 519}) {
       Rows one = row_alone(x, r);
       ASSERT_TRUE(same_bits(many.row(r, out), multiply(weight, nullptr, one, Activations::kAuto).row(0, out)))

@@ -8,68 +8,18 @@
 
 namespace weir {
 
-inline constexpr int kMostWarps = 4;  // that multiply, of a block
-inline constexpr int kRowTile = 64;   // rows of a block at most
-// Of a multiprocessor, with one column: four where weights are narrow and decoding them takes instructions; wide ones
-// come faster to few blocks with registers to spare (measured). With several columns the compiler's own choice has the
-// fewest spills.
+inline constexpr int kMostWarps = 4;  // of a block
+// Of a multiprocessor: four where weights are narrow and decoding them takes instructions; wide ones come faster to few
+// blocks with registers to spare (measured).
 template <class Operand>
 inline constexpr bool kNarrow = Operand::kBytes < 16 * 64;  // a tile: less than a byte a weight
-template <class Operand, int kColumns>
-inline constexpr int kLeastBlocks = kColumns > 1        ? 0
-                                    : !kNarrow<Operand> ? 2
-                                    : Operand::kMinima  ? 3
-                                                        : 4;
 template <class Operand>
-inline constexpr int kMostBlocks = kNarrow<Operand> ? kLeastBlocks<Operand, 1> : 3;
-inline constexpr int kXStages = 4;
+inline constexpr int kLeastBlocks = !kNarrow<Operand>  ? 2
+                                    : Operand::kMinima ? 3
+                                                       : 4;
+template <class Operand>
+inline constexpr int kMostBlocks = kNarrow<Operand> ? kLeastBlocks<Operand> : 3;
 inline constexpr int kMostResidentTiles = 64;  // of x, in shared memory
-
-// Ring of x tiles, filled by one warp for all others of the block.
-template <int kColumns>
-struct StreamedX {
-  static constexpr int kTileBytes = kColumns * kColumnTileBytes;
-  static constexpr int kBytes = kXStages * kTileBytes + 128;
-
-  std::byte* stages;
-  int slot = 0;
-  uint32_t phase = 0;
-
-  __device__ uint64_t* full() const { return reinterpret_cast<uint64_t*>(stages + kXStages * kTileBytes) + slot; }
-  __device__ uint64_t* empty() const { return full() + kXStages; }
-
-  __device__ void init(int readers) {
-    for (slot = 0; slot < kXStages; ++slot) {
-      cuda::ptx::mbarrier_init(full(), 1);
-      cuda::ptx::mbarrier_init(empty(), readers);
-    }
-    slot = 0;
-    cuda::ptx::mbarrier_fence_init();
-  }
-  __device__ void begin_run(int) const {}  // runs pass in their order
-  __device__ SharedX acquire() const {
-    cuda::ptx::mbarrier_wait(full(), phase);
-    return SharedX(stages + slot * kTileBytes);
-  }
-  __device__ void release() {
-    __syncwarp();
-    if (lane_index() == 0) cuda::ptx::mbarrier_arrive(empty());
-    advance();
-  }
-  // By one lane of the filling warp; the first round finds all stages empty.
-  __device__ void fill(const std::byte* from, int bytes) {
-    cuda::ptx::mbarrier_wait(empty(), phase ^ 1);
-    cuda::ptx::mbarrier_arrive_expect(full(), bytes);
-    cuda::ptx::bulk_load(stages + slot * kTileBytes, from, bytes, full());
-    advance();
-  }
-  __device__ void advance() {
-    if (++slot == kXStages) {
-      slot = 0;
-      phase ^= 1;
-    }
-  }
-};
 
 // The strips that a warp takes, each with the block's segments.
 struct WarpStrips {
@@ -99,8 +49,7 @@ struct StripRuns {
   }
 };
 
-template <int kColumns>
-__device__ inline void store_outputs(const MultiplyArgs& args, int strip, int rows, const Sums<kColumns>& sums) {
+__device__ inline void store_outputs(const MultiplyArgs& args, int strip, int rows, const Sums<1>& sums) {
   const LinearPart& part = part_of(args, strip);
   const int lane = lane_index();
 #pragma unroll
@@ -108,38 +57,26 @@ __device__ inline void store_outputs(const MultiplyArgs& args, int strip, int ro
     const int o = (strip - part.first_strip) * static_cast<int>(kTileOuts) + lane / 4 + 8 * half;
     if (o >= part.out) return;
     const float bias = part.bias != nullptr ? part.bias[o] : 0;
-#pragma unroll
-    for (int c = 0; c < kColumns; ++c) {
-      for (int i = 0; i < 2; ++i) {
-        const int row = static_cast<int>(blockIdx.z) * kRowTile + c * 8 + lane % 4 * 2 + i;
-        if (row >= rows) continue;
-        const float sum = sums.value[c][2 * half + i];
-        store_output(part, row, o, part.bias != nullptr ? sum + bias : sum);
-      }
+    for (int i = 0; i < 2; ++i) {
+      const int row = lane % 4 * 2 + i;
+      if (row >= rows) continue;
+      const float sum = sums.value[0][2 * half + i];
+      store_output(part, row, o, part.bias != nullptr ? sum + bias : sum);
     }
   }
 }
 
 // Leaves a segment's sums; the last warp to do so for a strip takes them all, segments ascending.
-template <int kColumns>
-__device__ inline void combine_segments(const MultiplyArgs& args, int strip, int segment, int rows,
-                                        Sums<kColumns>& sums) {
-  const int lane = lane_index();
-  const int64_t item = static_cast<int64_t>(blockIdx.z) * args.strips + strip;
-  float4* partials = reinterpret_cast<float4*>(args.partials) + item * args.segments * kColumns * 32 + lane;
-#pragma unroll
-  for (int c = 0; c < kColumns; ++c) {
-    const float* v = sums.value[c];
-    partials[(segment * kColumns + c) * 32] = {v[0], v[1], v[2], v[3]};
-  }
-  if (!last_to_arrive(args.counters + item, args.segments)) return;
+__device__ inline void combine_segments(const MultiplyArgs& args, int strip, int segment, int rows, Sums<1>& sums) {
+  float4* partials =
+      reinterpret_cast<float4*>(args.partials) + static_cast<int64_t>(strip) * args.segments * 32 + lane_index();
+  const float* v = sums.value[0];
+  partials[segment * 32] = {v[0], v[1], v[2], v[3]};
+  if (!last_to_arrive(args.counters + strip, args.segments)) return;
   for (int s = 0; s < args.segments; ++s) {
-#pragma unroll
-    for (int c = 0; c < kColumns; ++c) {
-      const float4 v = __ldcg(partials + (s * kColumns + c) * 32);
-      const float values[4] = {v.x, v.y, v.z, v.w};
-      for (int i = 0; i < 4; ++i) sums.value[c][i] = s == 0 ? values[i] : sums.value[c][i] + values[i];
-    }
+    const float4 part = __ldcg(partials + s * 32);
+    const float values[4] = {part.x, part.y, part.z, part.w};
+    for (int i = 0; i < 4; ++i) sums.value[0][i] = s == 0 ? values[i] : sums.value[0][i] + values[i];
   }
   store_outputs(args, strip, rows, sums);
 }
@@ -187,15 +124,28 @@ __device__ inline void round_to_shared(const MultiplyArgs& args, int first_segme
   }
 }
 
-template <class Operand, int kColumns, class Ring, class X>
-__device__ inline void multiply_strips(const MultiplyArgs& args, const WarpStrips& strips, int rows, Ring& ring, X& x) {
+template <TileFormat kFormat>
+__global__ void __launch_bounds__(32 * kMostWarps, (kLeastBlocks<typename OperandOf<kFormat>::Type>))
+    linear_few_rows(const __grid_constant__ MultiplyArgs args) {
+  using Operand = typename OperandOf<kFormat>::Type;
+  WEIR_DYNAMIC_SHARED(std::byte, shared);
+  cuda::ptx::let_next_start();
+  const int warp = static_cast<int>(threadIdx.x) / 32, warps = static_cast<int>(blockDim.x) / 32;
+  const WarpStrips strips(args, warp, warps);
+  TileRing<Operand, StripRuns<Operand>> ring(shared + warp * kRingBytes<Operand>, {args, strips});
+  std::byte* x_memory = shared + warps * kRingBytes<Operand>;
+  cuda::ptx::wait_for_previous();
+  const int rows = step_rows(args);
+  round_to_shared(args, strips.first_segment, rows, x_memory);
+  __syncthreads();
+  ResidentX x{x_memory, matrix_rows(rows)};
   for (int strip = strips.first; strip < strips.end; strip += strips.step) {
-    Sums<kColumns> total;
+    Sums<1> total;
     for (int s = 0; s < strips.segments; ++s) {
-      Sums<kColumns> sums;
+      Sums<1> sums;
       sums.clear();
       x.begin_run(s * args.segment_tiles);
-      multiply_run<Operand, kColumns>(ring, args.segment_tiles, x, sums);
+      multiply_run<Operand, 1>(ring, args.segment_tiles, x, sums);
       if (s == 0) {
         total = sums;
       } else {
@@ -210,87 +160,10 @@ __device__ inline void multiply_strips(const MultiplyArgs& args, const WarpStrip
   }
 }
 
-// One lane brings x for all strips that warp 0 takes; other warps take as many or one less.
-template <int kColumns>
-__device__ inline void stream_x(const MultiplyArgs& args, const WarpStrips& strips_of_first, StreamedX<kColumns> x) {
-  const int first_column = static_cast<int>(blockIdx.z) * (kRowTile / 8);
-  const int columns = args.columns - first_column < kColumns ? args.columns - first_column : kColumns;
-  const int tiles = strips_of_first.segments * args.segment_tiles;
-  const int first_tile = strips_of_first.first_segment * args.segment_tiles;
-  for (int strip = strips_of_first.first; strip < strips_of_first.end; strip += strips_of_first.step) {
-    for (int t = first_tile; t < first_tile + tiles; ++t) {
-      const int64_t column = static_cast<int64_t>(t) * args.columns + first_column;
-      x.fill(args.rounded + column * kColumnTileBytes, columns * kColumnTileBytes);
-    }
-  }
-}
-
-// Lets go of the x of a last strip that warp 0 has and this warp has not.
-template <int kColumns>
-__device__ inline void skip_missing_strip(const MultiplyArgs& args, const WarpStrips& strips,
-                                          const WarpStrips& strips_of_first, StreamedX<kColumns>& x) {
-  const auto count = [](const WarpStrips& of) {
-    return of.first < of.end ? (of.end - of.first + of.step - 1) / of.step : 0;
-  };
-  if (count(strips) == count(strips_of_first)) return;
-  for (int t = 0; t < strips.segments * args.segment_tiles; ++t) {
-    x.acquire();
-    x.release();
-  }
-}
-
-template <TileFormat kFormat, int kColumns>
-__global__ void __launch_bounds__(32 * (kMostWarps + (kColumns > 1 ? 1 : 0)),
-                                  (kLeastBlocks<typename OperandOf<kFormat>::Type, kColumns>))
-    linear_few_rows(const __grid_constant__ MultiplyArgs args) {
-  using Operand = typename OperandOf<kFormat>::Type;
-  WEIR_DYNAMIC_SHARED(std::byte, shared);
-  const int warp = static_cast<int>(threadIdx.x) / 32;
-  const int warps = static_cast<int>(blockDim.x) / 32 - (kColumns > 1 ? 1 : 0);
-  const WarpStrips strips(args, warp, warps);
-  std::byte* ring_memory = shared + warp * kRingBytes<Operand>;
-  std::byte* x_memory = shared + warps * kRingBytes<Operand>;
-
-  if constexpr (kColumns == 1) {
-    TileRing<Operand, StripRuns<Operand>> ring(ring_memory, {args, strips});
-    cuda::ptx::wait_for_previous();
-    cuda::ptx::let_next_start();
-    const int rows = step_rows(args);
-    round_to_shared(args, strips.first_segment, rows, x_memory);
-    __syncthreads();
-    ResidentX x{x_memory, matrix_rows(rows)};
-    multiply_strips<Operand, kColumns>(args, strips, rows, ring, x);
-  } else {
-    StreamedX<kColumns> x{x_memory};
-    if (threadIdx.x == 0) x.init(warps);
-    __syncthreads();
-    if (warp == warps) {
-      cuda::ptx::wait_for_previous();
-      if (lane_index() == 0) stream_x(args, WarpStrips(args, 0, warps), x);
-      return;
-    }
-    TileRing<Operand, StripRuns<Operand>> ring(ring_memory, {args, strips});
-    cuda::ptx::wait_for_previous();
-    cuda::ptx::let_next_start();
-    multiply_strips<Operand, kColumns>(args, strips, step_rows(args), ring, x);
-    skip_missing_strip(args, strips, WarpStrips(args, 0, warps), x);
-  }
-}
-
 template <TileFormat kFormat>
-FewRowsKernel few_rows_instance(int columns) {
+FewRowsKernel few_rows_instance() {
   using Operand = typename OperandOf<kFormat>::Type;
-  constexpr int64_t kRing = kRingBytes<Operand>;
-  switch (columns) {
-    case 1:
-      return {linear_few_rows<kFormat, 1>, kRing, kMostBlocks<Operand>};
-    case 2:
-      return {linear_few_rows<kFormat, 2>, kRing};
-    case 4:
-      return {linear_few_rows<kFormat, 4>, kRing};
-    default:
-      return {linear_few_rows<kFormat, 8>, kRing};
-  }
+  return {linear_few_rows<kFormat>, kRingBytes<Operand>, kMostBlocks<Operand>};
 }
 
 }  // namespace weir

@@ -1,12 +1,12 @@
 // Products of tiled weights on the tensor cores (linear_tiles.h), in two kernels with the same bits:
 //
-// Few rows: bound by the weights. A warp multiplies strips of sixteen outputs, by itself: its ring brings their tiles;
-// x lies in its block's shared memory (up to eight rows: rounded by the block, all that it needs; more: BF16 tiles that
-// a kernel before has rounded, passing through a ring). A block takes one segment of its strips where there are too few
-// strips to fill the GPU; the last warp to be done with a strip then adds the segments' sums in their order.
+// Few rows, at most eight: bound by the weights. A warp multiplies strips of sixteen outputs, by itself: its ring
+// brings their tiles; x lies in its block's shared memory, rounded by the block. A block takes one segment of its
+// strips where there are too few strips to fill the GPU; the last warp to be done with a strip then adds the segments'
+// sums in their order.
 //
-// Many rows: bound by the tensor cores. A block multiplies 128 outputs with 128 or 256 rows, segments one after the
-// other, or one segment as with few rows.
+// More: groups of four warps multiply 64 outputs each with up to 128 rows of BF16 (FP32 ones a kernel before has
+// rounded), which a block's groups share; segments one after the other, or one segment as with few rows.
 #pragma once
 
 #include "base/step_view.h"
@@ -44,11 +44,8 @@ struct MultiplyArgs {
   RowSet rows = RowSet::kAll;
 
   // Set by multiply_tiles.
-  int32_t block_segments = 0;    // that a block takes: one or all
-  int32_t columns = 0;           // eights of rows that the launch serves
-  std::byte* rounded = nullptr;  // x in BF16, [k tile][columns][8 x 8 matrices of a tile], with more than eight rows
-  float* partials = nullptr;     // sums of segments
-  float* running = nullptr;      // [rows][16 strips] sums so far, where they have no place in y
+  int32_t block_segments = 0;  // that a block takes: one or all
+  float* partials = nullptr;   // sums of segments
 
   // Of strips, for each tile of rows that blocks with a segment each may have.
   int64_t counter_count() const { return int64_t{4} * strips; }
@@ -57,11 +54,9 @@ struct MultiplyArgs {
 // When an op with such tiles is bound.
 void prepare_multiply(CudaDevice& device, TileFormat format);
 
-// Queues the product for at most `rows` rows; `workspace` has multiply_bytes. False when the kernel asked for has no
-// instance for the format.
-enum class MultiplyKernel { kBest, kFewRows, kManyRows };
-bool multiply_tiles(CudaDevice& device, TileFormat format, MultiplyArgs args, std::byte* workspace, int32_t rows,
-                    MultiplyKernel kernel = MultiplyKernel::kBest);
-int64_t multiply_bytes(CudaDevice& device, const MultiplyArgs& args, int32_t rows);
+// Queues the product for at most `rows` rows; `workspace` has multiply_bytes.
+void multiply_tiles(CudaDevice& device, TileFormat format, MultiplyArgs args, std::byte* workspace, int32_t rows);
+// Enough for any number up to `rows`.
+int64_t multiply_bytes(CudaDevice& device, TileFormat format, const MultiplyArgs& args, int32_t rows);
 
 }  // namespace weir

@@ -13,30 +13,48 @@ FewKernel few_kernel(TileFormat format, bool one_column) {
   return {};
 }
 
+// Dynamic shared memory of a block: as much as lets its multiprocessor have all of them.
+int64_t shared_bytes(const CudaDevice& device, const FewKernel& few) {
+  constexpr int64_t kReserved = 1024, kStatic = 4096;  // of a block
+  const int64_t all = device.shared_limit() + kReserved;
+  return (all / few.blocks - kReserved - kStatic) / 128 * 128;
+}
+
+int64_t row_slots(const CudaDevice& device, const FewKernel& few, int64_t width, int32_t parts) {
+  const int64_t left = shared_bytes(device, few) - few.ring_bytes - (parts > 1 ? few.warps * kPartBytes : 0);
+  return left / row_stride(width);
+}
+
+bool one_column(int32_t tile_rows) { return tile_rows <= 8; }
+
 }  // namespace
 
-void allow_products(TileFormat format) {
-  for (const bool one_column : {true, false}) {
-    const FewKernel few = few_kernel(format, one_column);
-    cuda::allow_shared(few.kernel, few.warps * few.ring_bytes);
+void allow_few(const CudaDevice& device, TileFormat format) {
+  for (const bool one : {true, false}) {
+    const FewKernel few = few_kernel(format, one);
+    cuda::allow_shared(few.kernel, shared_bytes(device, few));
   }
-  allow_many(format);
 }
 
-int32_t pair_tile_rows(int32_t rows, int64_t top_k, int64_t experts, TileFormat gate_up, TileFormat down) {
-  constexpr int64_t kRowsForMany = 16;  // of an expert, on average: the weights' time is then no longer all
-  const int32_t many = std::min(many_tile_rows(gate_up), many_tile_rows(down));
-  if (many > 0 && rows * top_k >= kRowsForMany * experts) return many;
-  return rows <= 8 ? 8 : kMostFewRows;
+int32_t few_tile_rows(const CudaDevice& device, int32_t rows, TileFormat format, int64_t width) {
+  const int32_t most = one_column(rows) ? rows : kMostFewRows;
+  const int64_t slots = row_slots(device, few_kernel(format, one_column(most)), width, 2);
+  return static_cast<int32_t>(std::min<int64_t>(most, slots));
 }
 
-void multiply_pairs(CudaDevice& device, int32_t tile_rows, const ExpertProduct& product) {
-  if (tile_rows > kMostFewRows) return multiply_many_pairs(device, product);
-  const FewKernel few = few_kernel(product.experts.format, tile_rows <= 8);
+void multiply_few_pairs(CudaDevice& device, const StepShape& shape, const ExpertProduct& product) {
+  constexpr int64_t kStripsForParts = 4;  // of a warp, at most
+  const FewKernel few = few_kernel(product.experts.format, one_column(shape.tile_rows));
+  const int64_t blocks = int64_t{few.blocks} * device.sm_count();
+  const int32_t segments = product.experts.segments;
+  const bool split = one_column(shape.tile_rows) && segments > 1 && segments <= few.warps &&
+                     int64_t{shape.pairs} * product.experts.strips < kStripsForParts * blocks * few.warps;
+  FewLaunch launch{.parts = split ? segments : 1};
+  launch.row_slots = static_cast<int32_t>(row_slots(device, few, product.experts.width(), launch.parts));
   cuda::launch(
       device,
-      {.grid = device.sm_count(), .block = few.warps * 32, .shared_bytes = few.warps * few.ring_bytes, .overlap = true},
-      few.kernel, product);
+      {.grid = blocks, .block = (few.warps + 1) * 32, .shared_bytes = shared_bytes(device, few), .overlap = true},
+      few.kernel, product, launch, device.step());
 }
 
 }  // namespace weir

@@ -39,7 +39,8 @@ template <class Operand>
 __device__ void bring_item(const ExpertProduct& args, const ManyItem& item, Stages<Operand>& stages) {
   const int k_tiles = args.experts.k_tiles(), lane = lane_index();
   const int x_bytes = item.tile.columns() * kColumnTileBytes;
-  const std::byte* x = reinterpret_cast<const std::byte*>(args.x + column_order(item.tile, 0, 0, args.experts.width()));
+  const auto* x =
+      reinterpret_cast<const std::byte*>(args.x.columns + column_order(item.tile, 0, 0, args.experts.width()));
   const int64_t strip = int64_t{item.tile.expert} * args.experts.strips + item.first_strip + lane;
   const std::byte* tile = args.experts.tiles + strip * k_tiles * Operand::kBytes;
   for (int t = 0; t < k_tiles; ++t) {
@@ -91,15 +92,17 @@ __device__ void multiply_item(const ExpertProduct& args, const ManyItem& item, S
   const int warp = static_cast<int>(threadIdx.x) / 32;
   if (warp >= item.strips) return;
   const int strip = item.first_strip + warp;
+  const int32_t* pairs = args.plan.pairs + item.tile.first;
 #pragma unroll
   for (int column = 0; column < kRows / 8; ++column) {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       const int row = column * 8 + lane_index() % 4 * 2 + i;
-      if (row < item.tile.rows) args.out.store(item.tile, strip, row, total[4 * column + i], total[4 * column + 2 + i]);
+      if (row >= item.tile.rows) continue;
+      args.out.store(item.tile, strip, row, pairs[row], total[4 * column + i], total[4 * column + 2 + i]);
     }
   }
-  if (strip == args.experts.strips - 1) args.out.pad(item.tile);
+  if (strip == args.experts.strips - 1) args.out.pad(item.tile, pairs);
 }
 
 template <class Operand>

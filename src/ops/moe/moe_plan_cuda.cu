@@ -101,23 +101,9 @@ struct Planner {
     __syncthreads();
     lay_out();
     __syncthreads();
-    each_pair([this](int32_t& next, int row, int slot) {
-      const int32_t pair = next++;
-      plan.row_of[pair] = row;
-      plan.places[int64_t{row} * args.top_k + slot] = pair;
-    });
+    each_pair([this](int32_t& next, int row, int slot) { plan.pairs[next++] = row * args.top_k + slot; });
   }
 };
-
-// Element k of a row, padded with zeros.
-__device__ float element(const float* x, int64_t k, int64_t in) { return k < in ? x[k] : 0.f; }
-
-// Sixteen bytes of a rounded row: unit `u`, in fragment order.
-__device__ uint4 rounded_unit(const float* x, int64_t u, int64_t in) {
-  const int64_t k = u / 4 * 32 + u % 4 * 2;
-  const auto pair = [&](int64_t at) { return cuda::pack_bf16(element(x, at, in), element(x, at + 1, in)); };
-  return {pair(k), pair(k + 8), pair(k + 16), pair(k + 24)};
-}
 
 __global__ void __launch_bounds__(kThreads)
     plan_and_round(const __grid_constant__ PlanArgs args, const __grid_constant__ PairPlan plan, const StepView* step) {
@@ -134,7 +120,7 @@ __global__ void __launch_bounds__(kThreads)
   const int64_t stride = int64_t{gridDim.x - 1} * kThreads;
   for (int64_t i = int64_t{blockIdx.x - 1} * kThreads + threadIdx.x; i < rows * units; i += stride) {
     const int64_t row = i / units, unit = i % units;
-    reinterpret_cast<uint4*>(args.rounded)[i] = rounded_unit(args.x + row * args.x_stride, unit, args.in);
+    reinterpret_cast<uint4*>(args.rounded)[i] = round_eight(args.x + row * args.x_stride, unit * 8, args.in);
   }
 }
 
@@ -154,7 +140,7 @@ __global__ void __launch_bounds__(kGatherThreads)
       const int64_t k = i / 8 % eights * 8;
       const auto r = static_cast<int32_t>(i / (8 * eights) * 8 + i % 8);
       if (r >= tile.rows) continue;
-      const float* x = args.x + plan.row_of[tile.first_pair + r] * args.x_stride;
+      const float* x = args.x + plan.pairs[tile.first + r] / args.top_k * args.x_stride;
       *reinterpret_cast<uint4*>(to + column_order(tile, r, k, args.width)) = round_eight(x, k, args.in);
     }
   }
@@ -163,8 +149,8 @@ __global__ void __launch_bounds__(kGatherThreads)
 constexpr int kSumThreads = 256;
 
 __global__ void __launch_bounds__(kSumThreads)
-    weighted_sum(const float* z, const int32_t* places, const float* weights, int32_t top_k, int64_t out, float* y,
-                 int64_t y_stride, const StepView* step) {
+    weighted_sum(const float* z, const float* weights, int32_t top_k, int64_t out, float* y, int64_t y_stride,
+                 const StepView* step) {
   cuda::ptx::wait_for_previous();
   cuda::ptx::let_next_start();
   const int64_t row = blockIdx.x;
@@ -174,8 +160,8 @@ __global__ void __launch_bounds__(kSumThreads)
   float a = 0;
 #pragma unroll 8
   for (int32_t k = 0; k < top_k; ++k) {
-    const int64_t slot = row * top_k + k;
-    a = math::fma(weights[slot], z[(places == nullptr ? slot : places[slot]) * out + d], a);
+    const int64_t pair = row * top_k + k;
+    a = math::fma(weights[pair], z[pair * out + d], a);
   }
   y[row * y_stride + d] = a;
 }
@@ -210,9 +196,9 @@ void gather_pairs(CudaDevice& device, int32_t rows, const PlanArgs& args, const 
                args, plan, x);
 }
 
-void sum_pairs(CudaDevice& device, int32_t rows, const MoeArgs& args, const int32_t* places, const float* z) {
+void sum_pairs(CudaDevice& device, int32_t rows, const MoeArgs& args, const float* z) {
   const cuda::Extent grid(rows, (args.out + kSumThreads - 1) / kSumThreads, 1);
-  cuda::launch(device, {.grid = grid, .block = kSumThreads, .overlap = true}, weighted_sum, z, places, args.weights,
+  cuda::launch(device, {.grid = grid, .block = kSumThreads, .overlap = true}, weighted_sum, z, args.weights,
                static_cast<int32_t>(args.top_k), args.out, args.y, args.y_stride, device.step());
 }
 
