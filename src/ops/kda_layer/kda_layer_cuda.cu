@@ -49,7 +49,9 @@ class KdaLayer final : public CudaOp {
     if (start > 0) bytes += plane * (rows > 1 || commits > 0 ? 2 : 1);
     if (commits > 0) bytes += 2 * plane;
     if (first > 0) bytes += 3 * kda::kHistory * row;
-    if (earlier > 0) bytes += 2 * earlier * row + 2 * row * (kBounded ? 1 : earlier);  // G: the newest, or all
+    if (earlier > 0) {  // G: the newest, or all
+      bytes += earlier * (2 * row + kda::kChunk * 4) + 2 * row * (kBounded ? 1 : earlier);
+    }
     Cost cost;
     cost.state_bytes = layer_.heads * bytes;
     const double square = static_cast<double>(layer_.heads) * kda::kDim * kda::kDim;
