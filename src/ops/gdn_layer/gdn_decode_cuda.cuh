@@ -87,8 +87,8 @@ struct ValueHistory {
 __device__ __forceinline__ void write_operands(DecodeShared& shared, const Layer& layer, const DecodeRow& r,
                                                const KeyHistory& history, uint2 x, int warp, int lane) {
   float4 s = kda::convolve4(history.taps, history.inputs[0], history.inputs[1], history.inputs[2], x);
-  s = s * ptx::inverse_root_approx(cuda::warp_sum(kda::square_sum(s)) + layer.l2_eps);
-  const uint2 y = kda::pack4(warp == 0 ? s * kda::kQueryScale : s);
+  const float factor = ptx::inverse_root_approx(cuda::warp_sum(kda::square_sum(s)) + layer.l2_eps);
+  const uint2 y = kda::pack4(s * (warp == 0 ? factor * kda::kQueryScale : factor));
   reinterpret_cast<uint2*>(shared.own[warp == 0 ? 1 : 0])[lane] = y;
   if (!r.now || !layer.is_first(r.head)) return;
   reinterpret_cast<uint2*>(r.now.inputs(warp == 0 ? kQ : kK, r.key_head, r.row))[lane] = x;

@@ -9,7 +9,7 @@
 // Numeric specification: the same bits for every row, whoever computes it. Functions and sums not defined here are
 // those of kda_layer.h. Per head, q and k of its key head:
 //   x of q, k, v:  c = sum of four taps, oldest first;  s = c * sig(c);  rows before position 0 are +0
-//   k = bf16(s * r), q = bf16((s * r) * 128^-1/2) with r = 1 / sqrt(sum128(s^2) + l2_eps);  v = bf16(s)
+//   k = bf16(s * r), q = bf16(s * (r * 128^-1/2)) with r = 1 / sqrt(sum128(s^2) + l2_eps);  v = bf16(s)
 //   beta = sig(beta_logit);  g = -(a * softplus(a_logit + dt_bias))
 // Chunk = 16 positions at absolute multiples, i = this row, j = earlier rows of the chunk or this one, d = key channel,
 // c = value column, S = the anchor at the chunk's start:

@@ -140,7 +140,7 @@ __device__ __forceinline__ void prep_pairs(const PrepChunk& chunk, std::byte* bl
       [&](int i) -> float* { return !kPlain && chunk.page && chunk.live(i) ? chunk.page.inverse(i) : nullptr; });
 }
 
-// Bounded: kd = bf16(kn exp(G_15)), transposed, takes the place of kn. Lane 4 g + c: place g of each half step, rows
+// Bounded: kd = bf16(kn 2^G_15), transposed, takes the place of kn. Lane 4 g + c: place g of each half step, rows
 // 2 c, 2 c + 1 and 8 further on.
 __device__ __forceinline__ void commit_bounded(std::byte* block, int lane) {
   std::byte* const commit = block + kBlockCommit;
@@ -185,17 +185,17 @@ __device__ __forceinline__ void prep_bounded(const PrepChunk& chunk, PrepStreams
                                              Pairs& pairs, float beta, int lane) {
   std::byte* const other = block + kBlockCommit;
   const auto take = [&](int row, bool live, float4 q, float4 k, float4 sum) {
-    uint2 x = pack4(k * fast_exp4({-sum.x, -sum.y, -sum.z, -sum.w}));
+    uint2 x = pack4(k * exp2_4({-sum.x, -sum.y, -sum.z, -sum.w}));
     if (!kPlain && live && chunk.page) reinterpret_cast<uint2*>(chunk.page.keys(row))[lane] = x;
     if (!kPlain && row < chunk.first) x = reinterpret_cast<const uint2*>(chunk.page.keys(row))[lane];
-    const float4 e = fast_exp4(sum);
+    const float4 e = exp2_4(sum);
     store_operand<kOperandTile>(block, row, lane, pack4(k * e));
     store_operand<kOperandTile>(block, kChunk + row, lane, pack4(q * e));
     store_operand<kKeyTile>(other, row, lane, x);
   };
   const float4 total = prep_rows<true, kPlain>(chunk, streams, lane, take);
   streams.load_others(chunk, kChunk, lane);
-  reinterpret_cast<float4*>(block + kBlockDecay)[lane] = fast_exp4(total);
+  reinterpret_cast<float4*>(block + kBlockDecay)[lane] = exp2_4(total);
   __syncwarp();
   PairSums sums;
   pair_chain<kKeyTile>(sums, block, other, lane);
@@ -235,7 +235,7 @@ __device__ __forceinline__ void prep_unbounded(const PrepChunk& chunk, PrepStrea
     for (int row = 0; row < kChunk; ++row) {
       const bool upper = ((row >> b) & 1) != 0;
       const float4 middle = decays[(((row >> b) | 1) << b) * 32 - 32], g = decays[row * 32];
-      const float4 e = fast_exp4(upper ? g - middle : middle - g);
+      const float4 e = exp2_4(upper ? g - middle : middle - g);
       store_operand<kOperandTile>(block, row, lane, pack4(unpack4(k[row]) * e));
       if (upper) store_operand<kOperandTile>(block, kChunk + row, lane, pack4(unpack4(q[row]) * e));
     }
@@ -248,12 +248,12 @@ __device__ __forceinline__ void prep_unbounded(const PrepChunk& chunk, PrepStrea
   prep_pairs<kPlain>(chunk, block, pairs, sums, beta, lane);
 #pragma unroll
   for (int row = 0; row < kChunk; ++row) {
-    const float4 g = decays[row * 32], e = fast_exp4(g);
+    const float4 g = decays[row * 32], e = exp2_4(g);
     store_operand<kOperandTile>(block, row, lane, pack4(unpack4(k[row]) * e));
     store_operand<kOperandTile>(block, kChunk + row, lane, pack4(unpack4(q[row]) * e));
-    k[row] = pack4(unpack4(k[row]) * fast_exp4(total - g));
+    k[row] = pack4(unpack4(k[row]) * exp2_4(total - g));
   }
-  reinterpret_cast<float4*>(block + kBlockDecay)[lane] = fast_exp4(total);
+  reinterpret_cast<float4*>(block + kBlockDecay)[lane] = exp2_4(total);
   commit_unbounded(block, k, lane);
 }
 

@@ -198,7 +198,7 @@ __device__ __forceinline__ float4 prep_rows(const PrepChunk& chunk, PrepStreams&
                   of_k = __shfl_sync(kAllLanes, factor, fold8_lane(2 * i + 1));
       if (live) total = total + log_decay4<kBounded>(unpack4(f.x[i]), bias, streams.a, layer.lower_bound);
       if (!kBounded && row < chunk.first) total = reinterpret_cast<const float4*>(chunk.page.decays(row))[lane];
-      take(row, live, q[i] * (live ? of_q : 0.f) * kQueryScale, k[i] * (live ? of_k : 0.f), total);
+      take(row, live, q[i] * (live ? of_q * kQueryScale : 0.f), k[i] * (live ? of_k : 0.f), total);
       if (!kPlain && live && chunk.page) reinterpret_cast<float4*>(chunk.page.decays(row))[lane] = total;
     }
   }
