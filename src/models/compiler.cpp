@@ -15,6 +15,8 @@ LinearArgs Compiler::linear_args(const Linear& part, Buffer x, Buffer y) const {
           .x_stride = x.cols,
           .y = y.data,
           .y_stride = y.cols,
+          .x_type = x.type,
+          .y_type = y.type,
           .activations = c_.options().activations,
           .max_rows = c_.options().max_rows};
 }

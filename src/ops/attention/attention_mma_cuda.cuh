@@ -1,23 +1,17 @@
-// Attention on tensor cores (m16n8k16, or wgmma), numeric specification in attention.h. A block of threads has a tile
+// Attention on tensor cores (m16n8k16), numeric specification in attention.h. A block of threads has a tile
 // of queries (rows of a span times heads that share a KV head) and passes over tiles of 64 positions, which copies
 // bring into two stages of shared memory. Warps are arranged in kRowWarps x kColumnWarps: each has kTiles tiles of
 // sixteen queries, and of those a part of the positions in Q K^T and a part of the value's dimensions in P V. How the
 // work is arranged changes no bit: every number is one chain of mma over an inner dimension that nobody cuts.
 #pragma once
 
-#include <type_traits>
-
-#include "device/cuda/ptx.h"
-#include "ops/attention/attention_mma.h"
+#include "ops/attention/attention_merge_cuda.cuh"
+#include "ops/attention/attention_tile_cuda.cuh"
 
 namespace weir {
 
-inline constexpr int kKeyTile = 64;  // positions
-
-template <int kKeyDim_, int kValueDim_, bool kShared_, int kTiles_, int kRowWarps_, int kColumnWarps_,
-          bool kWarpgroups_ = false>
+template <int kKeyDim_, int kValueDim_, bool kShared_, int kTiles_, int kRowWarps_, int kColumnWarps_>
 struct MmaShape {
-  static constexpr bool kWarpgroups = kWarpgroups_;                 // wgmma: the row warps, four, are a warpgroup
   static constexpr int kKeyDim = kKeyDim_, kValueDim = kValueDim_;  // padded with zeros up to these
   static constexpr bool kShared = kShared_;                         // values are the beginnings of the keys
   static constexpr int kTiles = kTiles_, kRowWarps = kRowWarps_, kColumnWarps = kColumnWarps_;
@@ -39,138 +33,6 @@ struct MmaShape {
   // Blocks that an SM holds at a time: what shared memory allows, where registers are not too scarce then.
   static constexpr int kBlocks = kSharedBytes > 110 << 10 ? 1 : kSharedBytes > 75 << 10 || kRowWarps > 1 ? 2 : 3;
 };
-
-namespace mma {
-
-using cuda::kAllLanes;
-
-// Rows of 16-byte chunks in shared memory, a multiple of eight chunks long: swizzled, so that eight rows of a matrix
-// lie in different banks.
-__device__ __forceinline__ uint32_t chunk_offset(int row, int chunk, int row_bytes) {
-  return static_cast<uint32_t>(row * row_bytes + ((chunk ^ (row & 7)) << 4));
-}
-
-__device__ __forceinline__ void store_chunk(uint32_t at, const std::byte* base, uint4 value) {
-  *reinterpret_cast<uint4*>(const_cast<std::byte*>(base) + at) = value;
-}
-
-// 2^(from - to) for integers from <= to; 0 from minus infinity.
-__device__ __forceinline__ float power(float from, float to) {
-  const float d = from - to;
-  return d >= -126.f ? __int_as_float((static_cast<int>(d) + 127) << 23) : 0.f;
-}
-
-struct MaxSum {
-  float m = -__builtin_inff(), l = 0;
-};
-
-// Takes `next` in; acc = fma(acc, keep, next's * add).
-struct Merge {
-  float keep, add;
-};
-__device__ __forceinline__ Merge merge(MaxSum& all, const MaxSum& next) {
-  const float m = fmaxf(all.m, next.m);
-  const Merge merge{power(all.m, m), power(next.m, m)};
-  all.l = fmaf(all.l, merge.keep, next.l * merge.add);
-  all.m = m;
-  return merge;
-}
-// Likewise a sink; returns the factor of acc.
-__device__ __forceinline__ float merge_sink(MaxSum& all, float sink) {
-  const float t = sink * 1.44269504088896341f;
-  const float m = fmaxf(all.m, ceilf(t));
-  const float keep = power(all.m, m);
-  all.l = fmaf(all.l, keep, cuda::ptx::exp2_approx(t - m));
-  all.m = m;
-  return keep;
-}
-
-// Eight elements from FP32 as BF16; those from `count` on are zero.
-__device__ __forceinline__ uint4 round_chunk(const float* x, int count) {
-  float v[8];
-#pragma unroll
-  for (int i = 0; i < 8; ++i) v[i] = i < count ? x[i] : 0.f;
-  return {cuda::pack_bf16(v[0], v[1]), cuda::pack_bf16(v[2], v[3]), cuda::pack_bf16(v[4], v[5]),
-          cuda::pack_bf16(v[6], v[7])};
-}
-
-// Key or value rows of one KV head.
-struct TileSource {
-  PagedRows rows;
-  StateDtype dtype;
-  int dim;
-  bool direct;  // BF16 in whole, aligned chunks
-
-  __device__ TileSource(const PagedRows& from, StateDtype type, int64_t first_element, int64_t elements, int padded)
-      : rows(from), dtype(type), dim(static_cast<int>(elements)) {
-    rows.base += first_element * state_bytes(type);
-    const uint64_t bits = reinterpret_cast<uintptr_t>(rows.base) | static_cast<uint64_t>(rows.block_bytes) |
-                          static_cast<uint64_t>(rows.row_bytes);
-    direct = type == StateDtype::kBf16 && dim == padded && bits % 16 == 0;
-  }
-};
-
-// Where chunk c of row r of a tile lies: rows as they are, swizzled.
-template <int kDim>
-struct SwizzledRows {
-  static __device__ __forceinline__ uint32_t offset(int r, int c) { return chunk_offset(r, c, kDim * 2); }
-};
-
-// As wgmma wants them: 64 elements of all rows, then the next 64.
-struct ColumnsOf64 {
-  static constexpr int kBytes = kKeyTile * 128;  // from 64 elements to the next
-  static __device__ __forceinline__ uint32_t offset(int r, int c) {
-    return static_cast<uint32_t>(c / 8 * kBytes) + chunk_offset(r, c % 8, 128);
-  }
-};
-
-// Loads positions [tile, tile + 64) of [first, last] to `to`; zeros for the others.
-template <int kDim, int kThreads, class Place = SwizzledRows<kDim>>
-__device__ __forceinline__ void load_tile(const TileSource& source, int64_t tile, int64_t first, int64_t last,
-                                          std::byte* to) {
-  constexpr int kChunks = kDim / 8, kLanes = kChunks < 32 ? kChunks : 32, kRows = kThreads / kLanes;
-  static_assert(16 % kRows == 0);  // a pass over all threads stays within a page
-  const int lane = threadIdx.x % kLanes, first_row = threadIdx.x / kLanes;
-  const int from = static_cast<int>(first - tile), end = static_cast<int>(last - tile);
-  if (!source.direct) {
-    for (int r = first_row; r < kKeyTile; r += kRows) {
-      const bool live = r >= from && r <= end;
-      const std::byte* row = source.rows.row(live ? tile + r : last);
-      for (int c = lane; c < kChunks; c += kLanes) {
-        float v[8] = {};
-        for (int e = 0; e < 8 && live && c * 8 + e < source.dim; ++e) {
-          v[e] = stored_element(source.dtype, row, c * 8 + e);
-        }
-        store_chunk(Place::offset(r, c), to, round_chunk(v, 8));
-      }
-    }
-    return;
-  }
-  const uint32_t to_address = cuda::ptx::shared_address(to);
-  const std::byte* pages[kKeyTile / kPagePositions];
-#pragma unroll
-  for (int p = 0; p < kKeyTile / kPagePositions; ++p) {
-    const int position = p * static_cast<int>(kPagePositions);
-    const bool live = position + kPagePositions > from && position <= end && source.rows.selected == nullptr;
-    pages[p] = live ? source.rows.page(tile + position) + lane * 16 : nullptr;
-  }
-#pragma unroll
-  for (int i = 0; i < kKeyTile / kRows; ++i) {
-    const int r = i * kRows + first_row;
-    const bool live = r >= from && r <= end;
-    const std::byte* row =
-        pages[i * kRows / kPagePositions] + (i * kRows % kPagePositions + first_row) * source.rows.row_bytes;
-    if (source.rows.selected != nullptr) row = source.rows.row(live ? tile + r : last) + lane * 16;
-#pragma unroll
-    for (int c = 0; c < kChunks; c += kLanes) {
-      if (kChunks % kLanes != 0 && lane + c >= kChunks) continue;
-      // A copy that isn't live reads nothing, but its address must be one.
-      cuda::ptx::copy_async16(to_address + Place::offset(r, lane + c), live ? row + c * 16 : source.rows.base, live);
-    }
-  }
-}
-
-}  // namespace mma
 
 // A unit of work in the hands of a block of threads.
 template <class S>
@@ -202,7 +64,6 @@ class MmaUnit {
     int stage = 0;
     for (int64_t tile = begin; tile <= last_; tile += kKeyTile, stage ^= 1) {
       cuda::ptx::wait_copies<1>();
-      if constexpr (S::kWarpgroups) cuda::ptx::fence_async_shared();
       __syncthreads();
       add_tile(tile, shared_ + S::kQueryBytes + stage * S::kStageBytes);
       __syncthreads();
@@ -220,12 +81,8 @@ class MmaUnit {
 
  private:
   __device__ int lane() const { return threadIdx.x % 32; }
-  __device__ int row_warp() const {
-    return S::kWarpgroups ? threadIdx.x / 32 % S::kRowWarps : threadIdx.x / 32 / S::kColumnWarps;
-  }
-  __device__ int column_warp() const {
-    return S::kWarpgroups ? threadIdx.x / 32 / S::kRowWarps : threadIdx.x / 32 % S::kColumnWarps;
-  }
+  __device__ int row_warp() const { return threadIdx.x / 32 / S::kColumnWarps; }
+  __device__ int column_warp() const { return threadIdx.x / 32 % S::kColumnWarps; }
   __device__ int group() const { return unit_.tile % a_.geometry.head_groups; }
   __device__ int64_t kv_head() const { return unit_.tile / a_.geometry.head_groups; }
   __device__ const int32_t* list() const { return a_.selected.of(unit_.entry); }
@@ -244,7 +101,8 @@ class MmaUnit {
       const int n = i / kChunks, c = i % kChunks;
       const float* q = a_.args.q + (unit_.block.row + n / heads_) * a_.args.q_stride +
                        (first_head() + n % heads_) * a_.args.key_dim + c * 8;
-      mma::store_chunk(KeyPlace::offset(n, c), shared_, mma::round_chunk(q, n < count_ ? key_dim - c * 8 : 0));
+      mma::store_chunk(mma::chunk_offset(n, c, S::kKeyDim * 2), shared_,
+                       mma::round_chunk(q, n < count_ ? key_dim - c * 8 : 0));
     }
   }
 
@@ -264,7 +122,7 @@ class MmaUnit {
   __device__ void load(int64_t tile, int stage) {
     if (tile <= last_) {
       std::byte* to = shared_ + S::kQueryBytes + stage * S::kStageBytes;
-      mma::load_tile<S::kKeyDim, S::kThreads, KeyPlace>(keys_, tile, first_, last_, to);
+      mma::load_tile<S::kKeyDim, S::kThreads>(keys_, tile, first_, last_, to);
       if constexpr (!S::kShared) {
         mma::load_tile<S::kValueDim, S::kThreads>(values_, tile, first_, last_, to + S::kKeyBytes);
       }
@@ -288,63 +146,12 @@ class MmaUnit {
 
   __device__ void add_tile(int64_t tile, std::byte* stage) {
     float scores[S::kTiles][S::kScoreTiles][4];
-    if constexpr (S::kWarpgroups) {
-      multiply_keys_wgmma(cuda::ptx::shared_address(stage), scores);
-    } else {
-      multiply_keys(cuda::ptx::shared_address(stage), scores);
-    }
+    multiply_keys(cuda::ptx::shared_address(stage), scores);
     mask(static_cast<int>(tile), scores);
     const uint32_t weights = cuda::ptx::shared_address(shared_ + S::kQueryBytes + 2 * S::kStageBytes);
     weigh(scores, weights);
     const uint32_t values = cuda::ptx::shared_address(stage + (S::kShared ? 0 : S::kKeyBytes));
-    if constexpr (S::kWarpgroups) {
-      multiply_values_wgmma(values, weights);
-    } else {
-      multiply_values(values, scores, weights);
-    }
-  }
-
-  // Each warpgroup: all queries, and its part of the positions.
-  __device__ void multiply_keys_wgmma(uint32_t keys, float (&scores)[S::kTiles][S::kScoreTiles][4]) {
-    const uint32_t queries = cuda::ptx::shared_address(shared_);
-    const uint32_t rows = keys + column_warp() * (kKeyTile / S::kColumnWarps) * 128;
-    float* d = &scores[0][0][0];
-    cuda::ptx::wgmma_fence();
-#pragma unroll
-    for (int k = 0; k < S::kKeyDim / 16; ++k) {
-      const uint32_t at = k / 4 * mma::ColumnsOf64::kBytes + k % 4 * 32;
-      cuda::ptx::wgmma_bf16_shared<kKeyTile / S::kColumnWarps>(d, k_major(queries + at), k_major(rows + at), k > 0);
-    }
-    cuda::ptx::wgmma_commit();
-    cuda::ptx::wgmma_wait<0>();
-    cuda::ptx::pin<S::kScoreTiles * 4>(d);
-  }
-
-  // Each warpgroup: all queries, and its part of the dimensions.
-  __device__ void multiply_values_wgmma(uint32_t values, uint32_t weights) {
-    constexpr int kDims = S::kValueDim / S::kColumnWarps;
-    const uint32_t columns = values + column_warp() * (kDims / 64) * mma::ColumnsOf64::kBytes;
-    float* d = &acc_[0][0][0];
-    cuda::ptx::wgmma_fence();
-#pragma unroll
-    for (int k = 0; k < kKeyTile / 16; ++k) {
-      const uint64_t dims =
-          cuda::ptx::wgmma_descriptor(columns + k * 16 * 128, mma::ColumnsOf64::kBytes, 1024, cuda::ptx::Swizzle::k128);
-      cuda::ptx::wgmma_bf16_shared<kDims, cuda::ptx::Major::kK, cuda::ptx::Major::kMN>(d, k_major(weights + k * 32),
-                                                                                       dims);
-    }
-    cuda::ptx::wgmma_commit();
-#pragma unroll
-    for (int k = 0; k < kKeyTile / 16; ++k) {
-      uint32_t a[4];
-      cuda::ptx::load_matrix_x4(a, weights_row(weights, 0, k));
-      cuda::ptx::mma_bf16(sum_[0], a, kOnes, kOnes);
-    }
-    cuda::ptx::wgmma_wait<0>();
-    cuda::ptx::pin<S::kValueTiles * 4>(d);
-  }
-  static __device__ uint64_t k_major(uint32_t address) {
-    return cuda::ptx::wgmma_descriptor(address, 16, 1024, cuda::ptx::Swizzle::k128);
+    multiply_values(values, scores, weights);
   }
 
   __device__ void multiply_keys(uint32_t keys, float (&scores)[S::kTiles][S::kScoreTiles][4]) {
@@ -487,12 +294,7 @@ class MmaUnit {
         }
       }
     }
-    if constexpr (S::kWarpgroups) {
-      cuda::ptx::fence_async_shared();
-      __syncthreads();
-    } else {
-      sync_row_warps();
-    }
+    sync_row_warps();
   }
 
   // The warps that share queries.
@@ -564,7 +366,7 @@ class MmaUnit {
     }
     if (!last) {
       keep_merged(t, h, n, all);
-    } else if (unit_.whole) {
+    } else if (unit_.whole()) {
       write_out(t, h, n, all);
     } else {
       write_slot(t, h, n);
@@ -615,7 +417,6 @@ class MmaUnit {
     }
   }
 
-  using KeyPlace = std::conditional_t<S::kWarpgroups, mma::ColumnsOf64, mma::SwizzledRows<S::kKeyDim>>;
   static constexpr unsigned kAll = 0xffffffffu;
   static constexpr uint32_t kOnes = 0x3f803f80u;  // two ones
   static constexpr int kMergedTiles = S::kKeepsMerged ? S::kValueTiles : 1;
@@ -644,78 +445,21 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
   if (a.selected.list != nullptr) cuda::ptx::wait_for_previous();  // which has made the lists
   make_plan(plan, *step, a.selected, a.geometry, a.slots);
   cuda::ptx::wait_for_previous();
-  if (blockIdx.x == 0) {
-    for (int i = threadIdx.x; i < static_cast<int>(sizeof(AttentionPlan) / 4); i += S::kThreads) {
-      reinterpret_cast<uint32_t*>(a.plan)[i] = reinterpret_cast<const uint32_t*>(&plan)[i];
-    }
-  }
   for (int u = blockIdx.x; u < plan.units; u += gridDim.x) {
     const AttentionUnit unit = find_unit(plan, *step, a.selected, a.geometry, u);
     if (unit.pieces == 0) continue;
+    note_rows(a.merge_rows, unit, u, threadIdx.x, S::kThreads);
     float* slot = a.partials + static_cast<int64_t>(plan.split ? u : blockIdx.x) * S::kSlotFloats;
     MmaUnit<S>(a, *step, unit, slot, shared).run();
   }
 }
 
-// Merges the pieces of a query that the first kernel has left; a thread for four dimensions.
-template <class S>
-__global__ void __launch_bounds__(128)
-    merge_attention_kernel(const StepView* step, const __grid_constant__ MmaAttention a) {
-  const int64_t row = blockIdx.x;
-  const int head = blockIdx.y;
-  cuda::ptx::wait_for_previous();
-  if (row >= step->rows || !a.plan->split) return;
-  const AttentionGeometry& g = a.geometry;
-  const int entry = a.selected.list != nullptr ? static_cast<int>(row) : step->row_spans[static_cast<size_t>(row)];
-  const AttentionEntry rows = attention_entry(*step, a.selected, entry);
-  const EntrySize size = entry_size(g, rows);
-  if (size.pieces == 1) return;  // its units were whole
-  int index;
-  const AttentionBlock block = find_block(g, rows, -1, row - rows.first_row, index);
-  const int kv_head = head / g.q_per_kv, of_kv = head % g.q_per_kv;
-  const int tile = kv_head * g.head_groups + of_kv / g.tile_heads;
-  const int heads = min(g.tile_heads, g.q_per_kv - of_kv / g.tile_heads * g.tile_heads);
-  const int query = static_cast<int>(row - block.row) * heads + of_kv % g.tile_heads;
-  int unit = a.plan->before[entry / a.plan->chunk] + ((size.blocks - 1 - index) * g.tiles() + tile) * size.pieces;
-  for (int e = entry / a.plan->chunk * a.plan->chunk; e < entry; ++e) {
-    unit += a.plan->units_of(g, entry_size(g, attention_entry(*step, a.selected, e)));
-  }
-  const float* slot = a.partials + static_cast<int64_t>(unit) * S::kSlotFloats;
-  const int d = threadIdx.x * 4;
-  if (d >= S::kValueDim) return;
-  const auto max_sum = [&](int64_t piece) {
-    const float* at = slot + piece * S::kSlotFloats + S::kQueries * S::kValueDim + query * 2;
-    return mma::MaxSum{at[0], at[1]};
-  };
-  const auto values = [&](int64_t piece) {
-    return *reinterpret_cast<const float4*>(slot + piece * S::kSlotFloats + query * S::kValueDim + d);
-  };
-  mma::MaxSum all = max_sum(0);
-  float4 acc = values(0);
-#pragma unroll 4
-  for (int64_t piece = 1; piece < block.pieces; ++piece) {
-    const float4 next = values(piece);
-    const mma::Merge merge = mma::merge(all, max_sum(piece));
-    acc.x = fmaf(acc.x, merge.keep, next.x * merge.add);
-    acc.y = fmaf(acc.y, merge.keep, next.y * merge.add);
-    acc.z = fmaf(acc.z, merge.keep, next.z * merge.add);
-    acc.w = fmaf(acc.w, merge.keep, next.w * merge.add);
-  }
-  const float keep = a.args.sinks != nullptr ? mma::merge_sink(all, a.args.sinks[head]) : 1.f;
-  float* out = a.args.out + row * a.args.out_stride + head * a.args.value_dim + d;
-  const float result[4] = {acc.x * keep / all.l, acc.y * keep / all.l, acc.z * keep / all.l, acc.w * keep / all.l};
-  for (int i = 0; i < 4 && d + i < a.args.value_dim; ++i) out[i] = result[i];
-}
-
 template <class S>
 MmaKernels mma_kernels() {
   MmaKernels kernels{.attend = mma_attention_kernel<S>,
-                     .merge = merge_attention_kernel<S>,
                      .threads = S::kThreads,
-                     .queries = S::kQueries,
-                     .value_dim = S::kValueDim,
                      .shared_bytes = S::kSharedBytes,
-                     .slot_floats = S::kSlotFloats};
+                     .slot = {S::kQueries, S::kValueDim}};
   cuda::allow_shared(kernels.attend, S::kSharedBytes);
   cudaOccupancyMaxActiveBlocksPerMultiprocessor(&kernels.blocks_per_sm, kernels.attend, S::kThreads, S::kSharedBytes);
   return kernels;

@@ -78,30 +78,24 @@ __device__ inline AttentionBlock block_at(const AttentionGeometry& g, int64_t ro
   return {row, rows, position, piece, first, quotient(position + rows - 1, piece) - first + 1};
 }
 
-// The block with index `index`, or the one that holds row `row` of the entry when index is -1; says which one it was.
-__device__ inline AttentionBlock find_block(const AttentionGeometry& g, const AttentionEntry& entry, int index,
-                                            int64_t row, int& found) {
+// The block with this index.
+__device__ inline AttentionBlock find_block(const AttentionGeometry& g, const AttentionEntry& entry, int index) {
   const int64_t end = entry.position + entry.rows;
-  int before = 0;
   for (int64_t p = entry.position; p < end;) {
     const int64_t change = g.same_piece_end(p), stop = change < end ? change : end;
     const int blocks = quotient(stop - p + g.block_rows - 1, g.block_rows);
-    const int64_t offset = p - entry.position;
-    const bool here = index >= 0 ? index < before + blocks : row < stop - entry.position;
-    if (here) {
-      found = index >= 0 ? index : before + quotient(row - offset, g.block_rows);
-      const int64_t first = p + static_cast<int64_t>(found - before) * g.block_rows;
+    if (index < blocks) {
+      const int64_t first = p + static_cast<int64_t>(index) * g.block_rows;
       const int64_t rows = stop - first < g.block_rows ? stop - first : g.block_rows;
       return block_at(g, entry.first_row + first - entry.position, rows, first);
     }
-    before += blocks;
+    index -= blocks;
     p = stop;
   }
-  found = -1;
   return {};
 }
 
-// What a block of threads computes once, in shared memory; the first block leaves it for the second kernel.
+// What a block of threads computes once, in shared memory.
 // Entries are dealt to `kPlanChunks` chunks of consecutive ones.
 inline constexpr int kPlanChunks = 128;
 struct AttentionPlan {
@@ -162,13 +156,23 @@ __device__ inline void make_plan(AttentionPlan& plan, const StepView& step, cons
   __syncthreads();
 }
 
+// Where the pieces of a row were left; an entry's items have as many slots each as its largest one has pieces.
+struct MergeRow {
+  int32_t unit;   // the first of its block's first tile
+  int32_t slots;  // of an item; 0: nothing is to be merged
+  int32_t pieces;
+  int32_t first_row;  // of its block
+};
+
 // What a unit is.
 struct AttentionUnit {
   int entry;
   AttentionBlock block;
   int tile;                     // of the block: KV head times groups
+  int slots;                    // of its item; 1: it is whole
   int64_t first_piece, pieces;  // of the sequence; pieces 0: nothing to do
-  bool whole;                   // all that the rows see
+
+  __device__ bool whole() const { return slots == 1; }  // all that the rows see
 };
 
 __device__ inline AttentionUnit find_unit(const AttentionPlan& plan, const StepView& step, const SelectedRows& selected,
@@ -191,17 +195,26 @@ __device__ inline AttentionUnit find_unit(const AttentionPlan& plan, const StepV
     }
     const int parts = plan.split ? size.pieces : 1;
     const int piece = rest % parts, item = rest / parts;
-    int index;
     found.entry = e;
     found.tile = item % g.tiles();
     // The last rows of a span see the most: they come first.
-    found.block = find_block(g, entry, size.blocks - 1 - item / g.tiles(), 0, index);
-    found.whole = parts == 1;
+    found.block = find_block(g, entry, size.blocks - 1 - item / g.tiles());
+    found.slots = parts;
     found.first_piece = found.block.first_piece + piece;
-    found.pieces = found.whole ? found.block.pieces : piece < found.block.pieces;
+    found.pieces = found.whole() ? found.block.pieces : piece < found.block.pieces;
     break;
   }
   return found;
+}
+
+// By `threads` threads of a block: an item's first unit says where the rows' pieces are.
+__device__ inline void note_rows(MergeRow* rows, const AttentionUnit& unit, int index, int thread, int threads) {
+  const AttentionBlock& block = unit.block;
+  if (unit.tile != 0 || unit.first_piece != block.first_piece) return;
+  for (int64_t i = thread; i < block.rows; i += threads) {
+    rows[block.row + i] = {index, unit.whole() ? 0 : unit.slots, static_cast<int32_t>(block.pieces),
+                           static_cast<int32_t>(block.row)};
+  }
 }
 
 }  // namespace weir

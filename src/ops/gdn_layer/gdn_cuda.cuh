@@ -28,8 +28,9 @@ struct Layer {
   const float *a, *dt_bias, *norm_weight;
   PageField journal;
   AnchorField state;
-  Rows qkv, a_logit, beta_logit, gate;
-  float* out;
+  Rows qkv, gate;
+  kda::Numbers a_logit, beta_logit;
+  uint16_t* out;
   int64_t out_stride;
 
   __device__ int shared_by() const { return heads / key_heads; }
@@ -46,11 +47,9 @@ struct Layer {
   }
   // Log decay of a head in a row of the batch.
   __device__ float log_decay(int64_t row, int head) const {
-    return -(a[head] * math::softplus(a_logit.data[row * a_logit.stride + head] + dt_bias[head]));
+    return -(a[head] * kda::fast_softplus(a_logit(row, head) + dt_bias[head]));
   }
-  __device__ float beta(int64_t row, int head) const {
-    return fast_sigmoid(beta_logit.data[row * beta_logit.stride + head]);
-  }
+  __device__ float beta(int64_t row, int head) const { return fast_sigmoid(beta_logit(row, head)); }
 };
 
 // All heads in a journal page.
@@ -100,10 +99,11 @@ struct Sequence {
   const Layer& layer;
 
   __device__ Page page(int64_t chunk) const {
-    const PageId id = span.pages[layer.journal.group][static_cast<size_t>(chunk)];
+    const size_t group = static_cast<size_t>(layer.journal.group);
+    const PoolView pool = step.page_pools[group];  // before the branch: the loads overlap
+    const PageId id = span.pages[group][static_cast<size_t>(chunk)];
     if (id == kNoPage) return {};
-    return {step.page_pools[static_cast<size_t>(layer.journal.group)].block(id) + layer.journal.offset,
-            layer.key_heads};
+    return {pool.block(id) + layer.journal.offset, layer.key_heads};
   }
   __device__ Anchor anchor(SlotId slot) const {
     if (slot == kZeroAnchor) return {};
@@ -117,7 +117,7 @@ struct Sequence {
     return {};
   }
   __device__ int64_t row(int64_t position) const { return span.first_row + position - span.first_position; }
-  __device__ const float* input(Input which, int head, int64_t position) const {
+  __device__ const uint16_t* input(Input which, int head, int64_t position) const {
     return layer.qkv.data + row(position) * layer.qkv.stride + layer.channel(which, head);
   }
   // One from before the span, in the journal or the anchor's window; null: before the sequence.

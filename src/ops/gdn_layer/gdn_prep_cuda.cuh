@@ -50,7 +50,7 @@ class Convolution {
  public:
   __device__ Convolution(const PrepChunk& chunk, Input which, int head, int lane)
       : chunk_(chunk),
-        rows_(reinterpret_cast<const float4*>(chunk.sequence.input(which, head, chunk.start)) + lane),
+        rows_(reinterpret_cast<const uint2*>(chunk.sequence.input(which, head, chunk.start)) + lane),
         stride_(chunk.sequence.layer.qkv.stride / 4),
         which_(which),
         head_(head),
@@ -92,10 +92,10 @@ class Convolution {
   }
 
  private:
-  __device__ uint2 load(int row) const { return kda::pack4(ptx::load_stream(rows_ + row * stride_)); }
+  __device__ uint2 load(int row) const { return ptx::load_stream(rows_ + row * stride_); }
 
   const PrepChunk& chunk_;
-  const float4* rows_;  // of the chunk
+  const uint2* rows_;  // of the chunk
   int64_t stride_;
   Input which_;
   int head_, lane_;
@@ -104,14 +104,22 @@ class Convolution {
 };
 
 // Loops over rows are not unrolled as a whole: each item would run through more code than the instruction cache holds.
+// Rows are loaded ahead.
 __device__ __forceinline__ void prep_values(const PrepChunk& chunk, int head, std::byte* block, int lane) {
   Convolution convolution(chunk, kV, head, lane);
   constexpr int kAtOnce = 8;
+  uint2 next[kAtOnce];
+#pragma unroll
+  for (int i = 0; i < kAtOnce; ++i) next[i] = convolution.input(i);
 #pragma unroll 1
   for (int first = 0; first < kChunk; first += kAtOnce) {
     uint2 x[kAtOnce];
 #pragma unroll
-    for (int i = 0; i < kAtOnce; ++i) x[i] = convolution.input(first + i);
+    for (int i = 0; i < kAtOnce; ++i) x[i] = next[i];
+    if (first + kAtOnce < kChunk) {
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) next[i] = convolution.input(first + kAtOnce + i);
+    }
 #pragma unroll
     for (int i = 0; i < kAtOnce; ++i) {
       reinterpret_cast<uint2*>(block + kValues + (first + i) * kValuePitch)[lane] =
@@ -126,16 +134,19 @@ __device__ __forceinline__ void prep_rows(const PrepChunk& chunk, int key_head, 
   const Layer& layer = chunk.sequence.layer;
   Convolution queries(chunk, kQ, key_head, lane), keys(chunk, kK, key_head, lane);
   constexpr int kAtOnce = 4;
-#pragma unroll 1
-  for (int start = 0; start < kChunk; start += kAtOnce) {
-    uint2 xq[kAtOnce], xk[kAtOnce];
-    float4 q[kAtOnce], k[kAtOnce];
-    float sums[2 * kAtOnce];
+  uint2 xq[kAtOnce], xk[kAtOnce];
+  const auto load = [&](int start) {
 #pragma unroll
     for (int i = 0; i < kAtOnce; ++i) {
       xq[i] = queries.input(start + i);
       xk[i] = keys.input(start + i);
     }
+  };
+  load(0);
+#pragma unroll 1
+  for (int start = 0; start < kChunk; start += kAtOnce) {
+    float4 q[kAtOnce], k[kAtOnce];
+    float sums[2 * kAtOnce];
 #pragma unroll
     for (int i = 0; i < kAtOnce; ++i) {
       q[i] = queries.next(start + i, xq[i]);
@@ -143,6 +154,7 @@ __device__ __forceinline__ void prep_rows(const PrepChunk& chunk, int key_head, 
       sums[2 * i] = kda::square_sum(q[i]);
       sums[2 * i + 1] = kda::square_sum(k[i]);
     }
+    if (start + kAtOnce < kChunk) load(start + kAtOnce);
     const float factor = ptx::inverse_root_approx(kda::fold8(sums, lane) + layer.l2_eps);
 #pragma unroll
     for (int i = 0; i < kAtOnce; ++i) {

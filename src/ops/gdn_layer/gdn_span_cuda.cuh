@@ -91,19 +91,35 @@ __device__ __forceinline__ void store_carry(const float* s, float4* carry) {
   }
 }
 
-// The blocks of a part's chunks, as stages become free, by one thread; the kernel that makes them may still be running.
-__device__ inline void fetch_blocks(SpanShared& shared, const SpanPart& part, const Blocks& blocks) {
+// How many of the chunks from `first` on have their blocks, at least one; by a warp, which asks for 32 at once.
+__device__ inline int wait_for_blocks(const Blocks& blocks, int first, int end, int lane) {
+  for (;;) {
+    const bool done = first + lane < end && ptx::load_acquire(blocks.counts + first + lane) >= blocks.done;
+    const unsigned missing = ~__ballot_sync(kAllLanes, done);
+    if (missing == 0) return 32;
+    if (const int count = __ffs(static_cast<int>(missing)) - 1; count > 0) return count;
+  }
+}
+
+// The blocks of a part's chunks, as stages become free, by one warp; the kernel that makes them may still be running.
+__device__ inline void fetch_blocks(SpanShared& shared, const SpanPart& part, const Blocks& blocks, int lane) {
   const Layer& layer = part.sequence.layer;
   const std::byte* keys = blocks.of_keys(layer, part.block0 + part.first, layer.key_head(part.head));
   const std::byte* values = blocks.of_values(layer, part.block0 + part.first, part.head);
-  for (int i = part.first; i < part.end; ++i) {
+  for (int i = part.first, ready = part.first; i < part.end; ++i) {
+    if (i == ready) {
+      ready += wait_for_blocks(blocks, part.block0 + i, part.block0 + part.end, lane);
+      __syncwarp();
+    }
     const int use = part.use(i), stage = use % kStages;
     if (use >= kStages) ptx::mbarrier_wait(&shared.empty[stage], (use / kStages - 1) & 1);
-    while (ptx::load_acquire(blocks.counts + part.block0 + i) < blocks.done) {}
-    ptx::fence_async_global();
-    ptx::mbarrier_arrive_expect(&shared.full[stage], kKeyBlockBytes + kValueBlockBytes);
-    ptx::bulk_load(shared.stages[stage].keys, keys, kKeyBlockBytes, &shared.full[stage]);
-    ptx::bulk_load(shared.stages[stage].values, values, kValueBlockBytes, &shared.full[stage]);
+    if (lane == 0) {
+      ptx::fence_async_global();
+      ptx::mbarrier_arrive_expect(&shared.full[stage], kKeyBlockBytes + kValueBlockBytes);
+      ptx::bulk_load(shared.stages[stage].keys, keys, kKeyBlockBytes, &shared.full[stage]);
+      ptx::bulk_load(shared.stages[stage].values, values, kValueBlockBytes, &shared.full[stage]);
+    }
+    __syncwarp();
     keys += int64_t{layer.key_heads} * kKeyBlockBytes;
     values += int64_t{layer.heads} * kValueBlockBytes;
   }
@@ -112,10 +128,11 @@ __device__ inline void fetch_blocks(SpanShared& shared, const SpanPart& part, co
 // The four rows of a lane in a chunk: 2 c, 2 c + 1, 8 + 2 c, 9 + 2 c.
 __device__ __forceinline__ int lane_row(int r, int c) { return r / 2 * 8 + 2 * c + r % 2; }
 
-// Norm, gate and store of a chunk's output, row lane / 2, eight columns; the squares of all columns must be there.
+// Norm, gate and store of a chunk's output, row lane / 2, eight columns; the squares of all columns must be there. The
+// gate is loaded a chunk early.
 struct OutputRow {
-  float4 gate[2];
-  float* out = nullptr;  // null: not a row of the span
+  uint4 gates;
+  uint16_t* out = nullptr;  // null: not a row of the span
   int row, column;
 
   __device__ OutputRow(const SpanPart& part, int i, int warp, int lane)
@@ -123,10 +140,8 @@ struct OutputRow {
     if (i < part.first || row < part.first_live(i) || row >= part.end_live(i)) return;
     const Layer& layer = part.sequence.layer;
     const int64_t batch_row = part.sequence.span.first_row + i * kChunk + row - part.old_rows;
-    const float4* g =
-        reinterpret_cast<const float4*>(layer.gate.data + batch_row * layer.gate.stride + part.head * kDim + column);
-    gate[0] = ptx::load_stream(g);
-    gate[1] = ptx::load_stream(g + 1);
+    gates = ptx::load_stream(
+        reinterpret_cast<const uint4*>(layer.gate.data + batch_row * layer.gate.stride + part.head * kDim + column));
     out = layer.out + batch_row * layer.out_stride + part.head * kDim + column;
   }
 
@@ -137,15 +152,15 @@ struct OutputRow {
     __syncwarp();
     if (out == nullptr) return;
     const float factor = kda::norm_factor(&shared.squares[use & 1][0][row], kChunk, part.sequence.layer.norm_eps);
+    uint2 y[2];
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const float4 o = *reinterpret_cast<const float4*>(&shared.outputs[warp][row][column % 16 + 4 * half]),
-                   w = *reinterpret_cast<const float4*>(&shared.norm_weight[column + 4 * half]), g = gate[half];
-      const float4 y = o * factor * w;
-      ptx::store_stream(reinterpret_cast<float4*>(out) + half,
-                        float4{y.x * (g.x * fast_sigmoid(g.x)), y.y * (g.y * fast_sigmoid(g.y)),
-                               y.z * (g.z * fast_sigmoid(g.z)), y.w * (g.w * fast_sigmoid(g.w))});
+                   w = *reinterpret_cast<const float4*>(&shared.norm_weight[column + 4 * half]),
+                   g = kda::unpack4(half == 0 ? uint2{gates.x, gates.y} : uint2{gates.z, gates.w});
+      y[half] = kda::pack4(o * factor * w * (g * kda::fast_sigmoid4(g)));
     }
+    ptx::store_stream(reinterpret_cast<uint4*>(out), uint4{y[0].x, y[0].y, y[1].x, y[1].y});
   }
 };
 
@@ -162,6 +177,8 @@ __device__ __forceinline__ void run_part(SpanShared& shared, const SpanPart& par
     return write < writes.size() ? static_cast<int>(writes[write].position / kChunk - part.chunk0) : -1;
   };
   int wanted = chunk_of_write();  // before which an anchor is to be stored
+  OutputRow output(part, part.first - 1, warp, lane);
+  PageId next_page = pages[part.first];
   for (int i = part.first; i < part.end; ++i) {
     const int use = part.use(i), stage = use % kStages, first = part.first_live(i), end = part.end_live(i);
     const std::byte* const values = shared.stages[stage].values;
@@ -186,8 +203,8 @@ __device__ __forceinline__ void run_part(SpanShared& shared, const SpanPart& par
     ptx::wgmma_commit();
     // Meanwhile: the decay for the commit (in the last chunk for nothing), v, the rows' numbers, the output of the
     // chunk before.
-    const OutputRow before(part, i - 1, warp, lane);
-    const PageId page_id = pages[i];
+    const PageId page_id = next_page;
+    if (i + 1 < part.end) next_page = pages[i + 1];
     const float decay = *row_numbers(kDecay);
 #pragma unroll
     for (int x = 0; x < 64; ++x) s[x] *= decay;
@@ -210,7 +227,8 @@ __device__ __forceinline__ void run_part(SpanShared& shared, const SpanPart& par
       a[r][0] = low_bf16(v[0]);
       a[r][1] = low_bf16(v[8]);
     }
-    before.store(shared, part, i - 1, warp);
+    output.store(shared, part, i - 1, warp);
+    output = OutputRow(part, i, warp, lane);
     ptx::wgmma_wait<0>();
     ptx::pin<16>(p);
     float o[8];
@@ -282,8 +300,7 @@ __device__ __forceinline__ void run_part(SpanShared& shared, const SpanPart& par
       wanted = chunk_of_write();
     }
   }
-  const OutputRow last(part, part.end - 1, warp, lane);
-  last.store(shared, part, part.end - 1, warp);
+  output.store(shared, part, part.end - 1, warp);
 }
 
 // The block's share of the launch: work(part) for each part.
@@ -336,8 +353,9 @@ __global__ void __launch_bounds__(kSpanThreads + 128, 1)
     });
   } else {
     ptx::lower_registers<kFetchRegisters>();
-    if (thread == kSpanThreads) {
-      for_parts(step, layer, range, spans, [&](const SpanPart& part) { fetch_blocks(shared, part, blocks); });
+    if (thread < kSpanThreads + 32) {
+      for_parts(step, layer, range, spans,
+                [&](const SpanPart& part) { fetch_blocks(shared, part, blocks, thread % 32); });
     }
   }
   ptx::wait_for_previous();  // whoever comes next waits for this kernel alone

@@ -18,8 +18,14 @@ using cuda::pack_bf16;
 enum Input { kQ, kK, kV };
 
 struct Rows {
+  const uint16_t* data;  // BF16
+  int64_t stride;
+};
+struct Numbers {
   const float* data;
   int64_t stride;
+
+  __device__ float operator()(int64_t row, int head) const { return data[row * stride + head]; }
 };
 
 struct Layer {
@@ -30,8 +36,9 @@ struct Layer {
   PageField journal;
   AnchorField state;
   Rows inputs[3];
-  Rows f, beta_logit, gate;
-  float* out;
+  Rows f, gate;
+  Numbers beta_logit;
+  uint16_t* out;
   int64_t out_stride;
 };
 
@@ -50,6 +57,9 @@ __device__ __forceinline__ float4 operator+(float4 a, float4 b) { return {a.x + 
 __device__ __forceinline__ float4 operator-(float4 a, float4 b) { return {a.x - b.x, a.y - b.y, a.z - b.z, a.w - b.w}; }
 __device__ __forceinline__ float4 fast_exp4(float4 x) {
   return {fast_exp(x.x), fast_exp(x.y), fast_exp(x.z), fast_exp(x.w)};
+}
+__device__ __forceinline__ float4 fast_sigmoid4(float4 x) {
+  return {fast_sigmoid(x.x), fast_sigmoid(x.y), fast_sigmoid(x.z), fast_sigmoid(x.w)};
 }
 
 // Convolution and SiLU of a channel; x oldest first.
@@ -156,10 +166,11 @@ struct Head {
   int head;
 
   __device__ Page page(int64_t chunk) const {
-    const PageId id = span.pages[layer.journal.group][static_cast<size_t>(chunk)];
+    const size_t group = static_cast<size_t>(layer.journal.group);
+    const PoolView pool = step.page_pools[group];  // before the branch: the loads overlap
+    const PageId id = span.pages[group][static_cast<size_t>(chunk)];
     if (id == kNoPage) return {};
-    return {step.page_pools[static_cast<size_t>(layer.journal.group)].block(id) + layer.journal.offset +
-            int64_t{head} * kPageHeadBytes};
+    return {pool.block(id) + layer.journal.offset + int64_t{head} * kPageHeadBytes};
   }
   __device__ Anchor anchor(SlotId slot) const {
     if (slot == kZeroAnchor) return {};
@@ -180,7 +191,7 @@ struct Head {
     }
     return anchor(span.anchor).window(which, static_cast<int>(position - span.anchor_position + kHistory));
   }
-  __device__ const float* row(const Rows& rows, int64_t position) const {
+  __device__ const uint16_t* row(const Rows& rows, int64_t position) const {
     return rows.data + (span.first_row + position - span.first_position) * rows.stride + head * kDim;
   }
 };

@@ -3,13 +3,14 @@
 // the f32 mode and other sizes run the ops short_conv, norm, gate and delta_rule one by one.
 // Papers: Kimi Linear (arXiv:2510.26692); the chunk form of the rule is derived there.
 //
-//   q, k, v [rows, heads, 128]   the projections' results      f [rows, heads, 128], beta_logit [rows, heads]
-//   gate [rows, heads, 128]      of the output norm            out [rows, heads, 128]                     all FP32
+//   q, k, v, f, gate [rows, heads, 128]   the projections' results: inputs of the convolutions, of the decay, of the
+//                                         output norm; BF16        beta_logit [rows, heads]   FP32
+//   out [rows, heads, 128]                BF16
 //
 // Numeric specification, per head: the same bits for every row, whoever computes it. exp(x) = ex2.approx(x * log2 e),
 // sig(x) = rcp.approx(1 + exp(-x)) and rsqrt are the instructions on FP32; bf16() rounds to nearest even; "sum128" adds
 // in FP32: four neighbours by fused multiply-adds, ascending, then lanes 16, 8, 4, 2, 1 apart.
-//   inputs     xr = bf16(x) of q, k, v;  c = four taps, oldest first: a product, then fused multiply-adds, rows before
+//   inputs     of q, k, v:  c = four taps, oldest first: a product, then fused multiply-adds, rows before
 //              position 0 being +0;  s = c * sig(c)
 //   k, q, v    k = s * r, q = (s * r) * 128^-1/2, r = rsqrt(sum128(s^2) + l2_eps);  v = bf16(s)
 //   decay      z = f + dt_bias;  g = lower_bound * sig(a * z) (bounded), -(a * softplus(z)) (unbounded; kda_cuda.cuh)
@@ -29,7 +30,8 @@
 //   o_i[c] = Q_i[c] + sum_j A_ij u_j[c]                                 one tensor-core step of 16 rows, j > i being 0
 //   anchor:     S'[d][c] = exp(G_15[d]) S[d][c] + sum_j kd_j[d] u_j[c]  one tensor-core step
 //               kd_j = bf16(kn_j exp(G_15)) (bounded), bf16(k_j exp(G_15 - G_j)) (unbounded)
-//   out = ((o * r) * w) * sig(gate), r = rsqrt(ss / 128 + eps);  ss: 16 columns at a time o[x]^2 + o[x + 8]^2, then
+//   out = bf16(((o * r) * w) * sig(gate)), r = rsqrt(ss / 128 + eps);  ss: 16 columns at a time o[x]^2 + o[x + 8]^2,
+//   then
 //               over x at distances 1, 2, 4, then the eight groups ascending
 // Products over d are tensor-core chains from zero, 8 steps of 16 channels, ascending. Within a step, channels 4c ..
 // 4c+3 take the operand's places 2c, 2c+1, 2c+8, 2c+9, so that a thread's channels are neighbours in memory.
@@ -57,9 +59,9 @@
 
 namespace weir {
 
-// [rows, ...] on the device: row r at data + r * stride. Address and stride: multiples of 4 floats (beta_logit: any).
+// [rows, ...] on the device, BF16: row r at data + r * stride. Address and stride: multiples of 8 numbers.
 struct KdaRows {
-  const float* data = nullptr;
+  const uint16_t* data = nullptr;
   int64_t stride = 0;
 };
 
@@ -77,8 +79,10 @@ struct KdaLayerArgs {
   const float* norm_weight = nullptr;  // [128]
   PageField journal;                   // row: kda_layer_journal_row_bytes()
   AnchorField state;                   // kda_layer_anchor_bytes()
-  KdaRows q, k, v, f, beta_logit, gate;
-  float* out = nullptr;
+  KdaRows q, k, v, f, gate;
+  const float* beta_logit = nullptr;
+  int64_t beta_logit_stride = 0;
+  uint16_t* out = nullptr;
   int64_t out_stride = 0;
   int64_t workspace_bytes = int64_t{256} << 20;  // for chunks between the two launches; longer steps take more launches
 };

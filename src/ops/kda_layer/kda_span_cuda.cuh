@@ -57,13 +57,11 @@ class OutputRows {
     out_ = head.layer.out + row0 * head.layer.out_stride + x;
   }
 
-  // Before store().
+  // After store() of the chunk before, a chunk before its own.
   __device__ void load_gate(const SpanPart& part, int i) {
     live_ = i >= part.first && part.live(i * kChunk + row_);
     if (!live_) return;
-    const float4* gate = reinterpret_cast<const float4*>(gate_ + i * gate_stride_);
-    values_[0] = ptx::load_stream(gate);
-    values_[1] = ptx::load_stream(gate + 1);
+    gates_ = ptx::load_stream(reinterpret_cast<const uint4*>(gate_ + i * gate_stride_));
   }
 
   // Once all warps have left their squares.
@@ -74,25 +72,25 @@ class OutputRows {
     __syncwarp();
     if (!live_) return;
     const float factor = norm_factor(&shared.squares[use & 1][0][row_], kChunk, eps_);
-    float4* out = reinterpret_cast<float4*>(out_ + i * out_stride_);
+    uint2 y[2];
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const float4 o = *reinterpret_cast<const float4*>(&shared.outputs[warp][row_][column_ % 16 + 4 * half]),
-                   w = *reinterpret_cast<const float4*>(&shared.norm_weight[column_ + 4 * half]), g = values_[half];
-      const float4 y = o * factor * w;
-      ptx::store_stream(out + half, float4{y.x * fast_sigmoid(g.x), y.y * fast_sigmoid(g.y), y.z * fast_sigmoid(g.z),
-                                           y.w * fast_sigmoid(g.w)});
+                   w = *reinterpret_cast<const float4*>(&shared.norm_weight[column_ + 4 * half]),
+                   g = unpack4(half == 0 ? uint2{gates_.x, gates_.y} : uint2{gates_.z, gates_.w});
+      y[half] = pack4(o * factor * w * fast_sigmoid4(g));
     }
+    ptx::store_stream(reinterpret_cast<uint4*>(out_ + i * out_stride_), uint4{y[0].x, y[0].y, y[1].x, y[1].y});
   }
 
  private:
   int row_, column_;
   float eps_;
-  const float* gate_;
-  float* out_;
+  const uint16_t* gate_;
+  uint16_t* out_;
   int64_t gate_stride_, out_stride_;  // of a chunk
   bool live_ = false;
-  float4 values_[2];
+  uint4 gates_;
 };
 
 // Forward substitution, two rows at a time: the quad lane that owns them solves, rounds and hands them round. a: beta
@@ -134,6 +132,7 @@ __device__ __forceinline__ void run_part(SpanShared& shared, const SpanPart& par
   const PageId* const pages = head.span.pages[head.layer.journal.group].data() + part.chunk(0);  // by chunk of the span
   AnchorWrites writes(part);
   OutputRows outputs(part, warp, lane);
+  PageId next_page = pages[part.first];
   for (int i = part.first; i < part.end; ++i) {
     const int use = part.use(i), stage = use % kStages, first = part.first_live(i), end = part.end_live(i);
     const std::byte* const block = shared.stages[stage];
@@ -158,8 +157,8 @@ __device__ __forceinline__ void run_part(SpanShared& shared, const SpanPart& par
     ptx::wgmma_commit();
     // Meanwhile: the next block, the decay for the commit (in the last chunk for nothing), v, beta, the output of the
     // chunk before.
-    outputs.load_gate(part, i - 1);
-    const PageId page_id = pages[i];
+    const PageId page_id = next_page;
+    if (i + 1 < part.end) next_page = pages[i + 1];
     if (thread == 0 && i + kAhead < part.end) fetch_block(shared, part, blocks, i + kAhead);
     __syncwarp();
 #pragma unroll
@@ -178,6 +177,7 @@ __device__ __forceinline__ void run_part(SpanShared& shared, const SpanPart& par
       beta[r] = reinterpret_cast<const float*>(block + kBlockBeta)[row];
     }
     outputs.store(shared, part, i - 1, warp);
+    outputs.load_gate(part, i);
     __syncwarp();
     ptx::wgmma_wait<0>();
     ptx::pin<16>(p);
@@ -240,7 +240,6 @@ __device__ __forceinline__ void run_part(SpanShared& shared, const SpanPart& par
     if (lane == 0) ptx::mbarrier_arrive(&shared.empty[stage]);
     if (const Anchor anchor = writes.take(i + 1)) store_anchor(s, anchor, warp, lane);
   }
-  outputs.load_gate(part, part.end - 1);
   outputs.store(shared, part, part.end - 1, warp);
 }
 

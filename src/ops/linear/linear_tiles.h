@@ -97,7 +97,6 @@ TiledWeight tiled_shape(const WeightView& weight);
 // Copies a matrix of the host to the device as tiles, which live as long as the device. Any format but kNvfp4.
 TiledWeight upload_tiles(CudaDevice& device, const WeightView& host);
 
-
 // For ops with a layout of their own: the tiles of a matrix that lies on the device (16 outputs at a time, the last
 // padded), in the shape's format, to memory of the caller. Queued.
 void pack_tiles(CudaDevice& device, const WeightView& weight, const TiledWeight& shape, std::byte* to);
