@@ -61,7 +61,7 @@ class ModelBench {
       : device_(device), report_(report), m_(model) {
     experts_ = {random_experts(device, m_, 2 * m_.inter, m_.in), random_experts(device, m_, m_.out, m_.inter)};
     allow_plan(device, m_.name, m_.experts);
-    allow_few(device, m_.format);
+    for (const ExpertTiles& side : {experts_.gate_up, experts_.down}) allow_few(device, m_.name, side);
     allow_many(m_.format);
     const int64_t pairs = kMostTokens * m_.top_k;
     x_ = random_array<float>(device, kMostTokens * m_.in);
