@@ -123,8 +123,7 @@ __device__ constexpr int fold8_lane(int i) { return 4 * i; }
 struct PrepStreams {
   const HeadWeights& weights;
   const float a;
-  RowStream<4> queries, keys, decays;
-  RowStream<8> values;
+  RowStream<4> queries, keys, decays, values[2];
   Earlier earlier[3];
   float beta_logit = 0.f;  // of row `lane`
 
@@ -143,7 +142,8 @@ struct PrepStreams {
   }
   __device__ void load_others(const PrepChunk& chunk, int row, int lane) {
     const Layer& layer = chunk.head.layer;
-    values.load(chunk, layer.inputs[kV], row, lane);
+    values[0].load(chunk, layer.inputs[kV], row, lane);
+    values[1].load(chunk, layer.inputs[kV], row + 4, lane);
     const int own = row + lane;
     if (lane < kChunk && own >= chunk.first && own < chunk.beyond) {
       beta_logit = layer.beta_logit(chunk.batch_row(own), chunk.head.head);
@@ -156,17 +156,15 @@ template <bool kPlain>
 __device__ __forceinline__ void prep_values(const PrepChunk& chunk, PrepStreams& streams, std::byte* block, int lane) {
   const Layer& layer = chunk.head.layer;
 #pragma unroll 1
-  for (int start = 0; start < kChunk; start += 8) {
-    RowStream<8> rows = streams.values;
-    if (start == 0) streams.values.load(chunk, layer.inputs[kV], 8, lane);
+  for (int start = 0; start < kChunk; start += 4) {
+    const RowStream<4> rows = streams.values[0];
+    streams.values[0] = streams.values[1];
+    if (start + 8 < kChunk) streams.values[1].load(chunk, layer.inputs[kV], start + 8, lane);
+    float4 s[4];
+    convolve_rows<kPlain>(s, chunk, rows.x, streams.earlier[kV], streams.weights, kV, start, lane);
 #pragma unroll
-    for (int half = 0; half < 8; half += 4) {
-      float4 s[4];
-      convolve_rows<kPlain>(s, chunk, rows.x + half, streams.earlier[kV], streams.weights, kV, start + half, lane);
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        reinterpret_cast<uint2*>(block + kBlockValues + (start + half + i) * kValuePitch)[lane] = pack4(s[i]);
-      }
+    for (int i = 0; i < 4; ++i) {
+      reinterpret_cast<uint2*>(block + kBlockValues + (start + i) * kValuePitch)[lane] = pack4(s[i]);
     }
   }
 }
