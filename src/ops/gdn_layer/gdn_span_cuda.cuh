@@ -113,10 +113,10 @@ class BlockFetch {
     if (i == ready_) {
       ready_ += wait_for_blocks(blocks_, number, part_.block0 + part_.end, lane);
       __syncwarp();
+      ptx::fence_async_global();
     }
     if (lane == 0) {
       ptx::mbarrier_wait(&shared.empty[stage], (use / kStages + 1) % 2);
-      ptx::fence_async_global();
       ptx::mbarrier_arrive_expect(&shared.full[stage], kKeyBlockBytes + kValueBlockBytes);
       ptx::bulk_load(shared.stages[stage].keys, blocks_.of_keys(layer, number, layer.key_head(part_.head)),
                      kKeyBlockBytes, &shared.full[stage]);

@@ -11,7 +11,6 @@
 namespace weir::kda {
 
 constexpr int kPrepWarps = 4;
-constexpr int kPrepBlock = kBlockValues;             // v goes straight to global memory
 constexpr int kOperandTile = 4096, kKeyTile = 2048;  // of [kt; qt], of kn
 
 // Where a row's channels of this lane are in operand tiles that begin kTile bytes apart: two words.
@@ -194,7 +193,7 @@ __device__ __forceinline__ void prep_bounded(const PrepChunk& chunk, PrepStreams
     store_operand<kKeyTile>(other, row, lane, x);
   };
   const float4 total = prep_rows<true, kPlain>(chunk, streams, lane, take);
-  streams.load_others(chunk, kChunk, lane);
+  streams.load_beta(chunk, kChunk, lane);
   reinterpret_cast<float4*>(block + kBlockDecay)[lane] = exp2_4(total);
   __syncwarp();
   PairSums sums;
@@ -217,7 +216,7 @@ __device__ __forceinline__ void prep_unbounded(const PrepChunk& chunk, PrepStrea
     decays[row * 32] = sum;
   };
   const float4 total = prep_rows<false, kPlain>(chunk, streams, lane, take);
-  streams.load_others(chunk, kChunk, lane);
+  streams.load_beta(chunk, kChunk, lane);
   uint2 q[kChunk], k[kChunk];
 #pragma unroll
   for (int row = 0; row < kChunk; ++row) {
@@ -259,7 +258,7 @@ __device__ __forceinline__ void prep_unbounded(const PrepChunk& chunk, PrepStrea
 
 // A warp's shared memory; decays are the unbounded form's.
 struct PrepWarpBounded {
-  std::byte block[kPrepBlock];
+  std::byte block[kBlockBytes];
   Pairs pairs;
 };
 struct PrepWarp : PrepWarpBounded {
@@ -276,8 +275,7 @@ __device__ __forceinline__ void prep_chunk(const PrepChunk& chunk, PrepStreams& 
                                            int lane) {
   std::byte* const block = own.block;
   const float beta = lane < kChunk && chunk.live(lane) ? fast_sigmoid(streams.beta_logit) : 0.f;  // of row `lane`
-  prep_values<kPlain>(chunk, streams, to, lane);
-  ptx::wait_bulk_stores_read<0>();  // of the chunk before
+  ptx::wait_bulk_stores_read<0>();                                                                // of the chunk before
   __syncwarp();
   if (lane < kChunk) reinterpret_cast<float*>(block + kBlockBeta)[lane] = beta;
   if constexpr (kBounded) {
@@ -288,7 +286,7 @@ __device__ __forceinline__ void prep_chunk(const PrepChunk& chunk, PrepStreams& 
   ptx::fence_async_shared();
   __syncwarp();
   if (lane == 0) {
-    ptx::bulk_store(to, block, kPrepBlock);
+    ptx::bulk_store(to, block, kBlockBytes);
     ptx::commit_bulk_stores();
   }
 }
@@ -329,7 +327,8 @@ __global__ void __launch_bounds__(kPrepWarps * 32, kBounded ? 3 : 2)
         prep_chunk<kBounded, false>(chunk, streams, own, to, lane);
       }
       if (const Anchor next = chunk.head.written(chunk.start + kChunk)) {
-        for (int which = 0; which < 3; ++which) streams.earlier[which].store(next, which, lane);
+        streams.earlier[kQ].store(next, kQ, lane);
+        streams.earlier[kK].store(next, kK, lane);
       }
     }
   }

@@ -67,14 +67,14 @@ struct Earlier {
 
 // What all warps of a block, which work on one head, need of it: lane l has the channels 4 l to 4 l + 3.
 struct HeadWeights {
-  float4 taps[3][4][32];  // of a convolution: [channel % 4][lane]
+  float4 taps[2][4][32];  // of the convolutions of q and k: [channel % 4][lane]
   float4 bias[32];
 
   // By all threads, between barriers.
   __device__ void load(const Layer& layer, int head) {
     const int thread = static_cast<int>(threadIdx.x), threads = static_cast<int>(blockDim.x);
-    for (int which = 0; which < 3; ++which) {
-      const float* conv = which == kQ ? layer.conv[kQ] : which == kK ? layer.conv[kK] : layer.conv[kV];
+    for (int which = 0; which < 2; ++which) {
+      const float* conv = which == kQ ? layer.conv[kQ] : layer.conv[kK];
       for (int channel = thread; channel < kDim; channel += threads) {
         taps[which][channel % 4][channel / 4] = reinterpret_cast<const float4*>(conv)[head * kDim + channel];
       }
@@ -124,8 +124,7 @@ struct PrepStreams {
   const HeadWeights& weights;
   const float a;
   RowStream<4> queries, keys, decays;
-  RowStream<8> values;
-  Earlier earlier[3];
+  Earlier earlier[2];
   float beta_logit = 0.f;  // of row `lane`
 
   __device__ PrepStreams(const Layer& layer, const HeadWeights& of, int head) : weights(of), a(layer.a[head]) {}
@@ -133,17 +132,17 @@ struct PrepStreams {
   // A first chunk.
   __device__ void begin(const PrepChunk& chunk, int lane) {
     load_rows(chunk, 0, lane);
-    for (int which = 0; which < 3; ++which) earlier[which].load(chunk, which, lane);
-    load_others(chunk, 0, lane);
+    earlier[kQ].load(chunk, kQ, lane);
+    earlier[kK].load(chunk, kK, lane);
+    load_beta(chunk, 0, lane);
   }
   __device__ void load_rows(const PrepChunk& chunk, int row, int lane) {
     queries.load(chunk, chunk.head.layer.inputs[kQ], row, lane);
     keys.load(chunk, chunk.head.layer.inputs[kK], row, lane);
     decays.load(chunk, chunk.head.layer.f, row, lane);
   }
-  __device__ void load_others(const PrepChunk& chunk, int row, int lane) {
+  __device__ void load_beta(const PrepChunk& chunk, int row, int lane) {
     const Layer& layer = chunk.head.layer;
-    values.load(chunk, layer.inputs[kV], row, lane);
     const int own = row + lane;
     if (lane < kChunk && own >= chunk.first && own < chunk.beyond) {
       beta_logit = layer.beta_logit(chunk.batch_row(own), chunk.head.head);
@@ -151,28 +150,9 @@ struct PrepStreams {
   }
 };
 
-// Loops over rows are not unrolled as a whole: a chunk would run through more code than the instruction cache holds.
-template <bool kPlain>
-__device__ __forceinline__ void prep_values(const PrepChunk& chunk, PrepStreams& streams, std::byte* block, int lane) {
-  const Layer& layer = chunk.head.layer;
-#pragma unroll 1
-  for (int start = 0; start < kChunk; start += 8) {
-    RowStream<8> rows = streams.values;
-    if (start == 0) streams.values.load(chunk, layer.inputs[kV], 8, lane);
-#pragma unroll
-    for (int half = 0; half < 8; half += 4) {
-      float4 s[4];
-      convolve_rows<kPlain>(s, chunk, rows.x + half, streams.earlier[kV], streams.weights, kV, start + half, lane);
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        reinterpret_cast<uint2*>(block + kBlockValues + (start + half + i) * kValuePitch)[lane] = pack4(s[i]);
-      }
-    }
-  }
-}
-
 // Rows through convolution, norm and gate: take(row, live, q, k, G) for every row of the chunk, ascending; q and k are
-// 0 where not live, G is the sum so far. At the end the streams are at the rows behind the chunk.
+// 0 where not live, G is the sum so far. At the end the streams are at the rows behind the chunk. The loop is not
+// unrolled as a whole: a chunk would run through more code than the instruction cache holds.
 template <bool kBounded, bool kPlain, class Take>
 __device__ __forceinline__ float4 prep_rows(const PrepChunk& chunk, PrepStreams& streams, int lane, const Take& take) {
   const Layer& layer = chunk.head.layer;
