@@ -143,6 +143,7 @@ struct Page {
   __device__ uint16_t* inputs(int which, int row) const {
     return reinterpret_cast<uint16_t*>(data + kInputs) + (which * kChunk + row) * kDim;
   }
+  __device__ float* inverse(int row) const { return reinterpret_cast<float*>(data + kInverse) + row * kChunk; }
 };
 
 // A head's parts of an anchor.

@@ -86,9 +86,9 @@ __device__ __forceinline__ void store_pairs(PairWeights& to, const Products& d, 
     // Unbounded: columns 2 b, 2 b + 1 are of the block in which the row meets row j.
     const bool mine = kBounded || j >= t ? c == 0 : 31 - __clz(t ^ j) == c;
     if (!mine) continue;
-    const float output = kBounded || j < t ? d.pairs[2 * upper + 1] : d.own[0];
-    to.updates[j] = j < t ? beta * d.pairs[2 * upper] : 0.f;
-    to.outputs[j] = j <= t ? static_cast<uint16_t>(pack_bf16(output, 0.f)) : 0;
+    to.updates[j] = j < t ? -(beta * d.pairs[2 * upper]) : 0.f;
+    to.products[j] = j < t ? d.pairs[2 * upper + 1] : 0.f;
+    if (j == t) to.own = kBounded ? d.pairs[2 * upper + 1] : d.own[0];
   }
 }
 
@@ -114,6 +114,7 @@ __global__ void __launch_bounds__(kDecodeThreads, 4) decode(const StepView* step
   KeyHistory keys;
   if (warp < 2) keys.fetch(layer, r, head, warp == 0 ? kQ : kK, lane);
   me.fetch_updates(r.old.updates(0), r.earlier);
+  me.fetch_inverse(r.old.inverse(0), r.earlier);
   if (kBounded && !r.commits) {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
@@ -148,9 +149,12 @@ __global__ void __launch_bounds__(kDecodeThreads, 4) decode(const StepView* step
   me.wait_for_plane(r.base.planes());
 
   if (r.commits) {
-    uint32_t updates[2][4];
-    me.load_updates(updates[0], 0);
-    me.load_updates(updates[1], 1);
+    uint32_t rows[2][4], updates[2][4];
+#pragma unroll
+    for (int tile = 0; tile < 2; ++tile) {
+      me.load_updates(rows[tile], tile);
+      me.combine(updates[tile], rows[tile]);
+    }
     const float* decay = shared.decay + 4 * me.c;
     me.commit(
         low, updates, shared.keys[0], kOperandPitch,
@@ -159,9 +163,12 @@ __global__ void __launch_bounds__(kDecodeThreads, 4) decode(const StepView* step
   }
   const float norm_weight = layer.norm_weight[column];
   Products d = products(shared, r.row, warp, lane);
+  const Columns::Inverse inverse = me.load_inverse();
   store_pairs<kBounded>(shared.pairs[warp], d, r.row, beta, lane);
   __syncwarp();
-  const uint16_t update = me.update(beta * (value - me.pick(d.anchor, 0)), r.row);
+  me.invert(inverse, r.row, r.now ? r.now.inverse(r.row) : nullptr);
+  const uint16_t update = static_cast<uint16_t>(pack_bf16(beta * (value - me.pick(d.anchor, 0)), 0.f));
+  me.store_update(update, r.row);
   if (r.now) r.now.updates(r.row)[column] = update;
   const float factor = fast_sigmoid(low_bf16(gate)), normed = me.output(d.anchor, layer.norm_eps);
   layer.out[r.batch_row * layer.out_stride + head * kDim + column] =

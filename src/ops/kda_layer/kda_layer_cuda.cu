@@ -91,17 +91,18 @@ class KdaLayer final : public CudaOp {
     const int64_t carry_size = layer_.heads * kStateBytes / static_cast<int64_t>(sizeof(float4));
     for (int first = 0, turn = 0; first < chunks; first += chunks_, turn ^= 1) {
       const kda::ChunkRange range{first, std::min(first + chunks_, chunks)};
-      const int64_t prep_blocks =
-          (int64_t{range.end - range.first} * layer_.heads + kda::kPrepWarps - 1) / kda::kPrepWarps;
+      const int warps = device().sm_count() * (kBounded ? 3 : 2) * kda::kPrepWarps;  // at once
+      const int runs = std::max(1, warps / layer_.heads), run = (range.end - range.first + runs - 1) / runs;
+      const int64_t units = int64_t{(range.end - range.first + run - 1) / run} * layer_.heads;
       launch(device(),
-             {.grid = std::min<int64_t>(prep_blocks, device().sm_count() * (kBounded ? 3 : 2)),
+             {.grid = (std::min<int64_t>(units, warps) + kda::kPrepWarps - 1) / kda::kPrepWarps,
               .block = kda::kPrepWarps * 32,
               .shared_bytes = kda::prep_shared_bytes<kBounded>() + table,
               .overlap = true},
-             &kda::prep<kBounded>, device().step(), layer_, range, blocks);
+             &kda::prep<kBounded>, device().step(), layer_, range, run, blocks);
       launch(device(),
              {.grid = std::min<int64_t>(int64_t{bounds.spans} * layer_.heads, device().sm_count()),
-              .block = kda::kSpanThreads,
+              .block = kda::kSpanThreads + kda::kOutputThreads,
               .shared_bytes = static_cast<int64_t>(sizeof(kda::SpanShared)) + table,
               .overlap = true},
              &kda::span, device().step(), layer_, range, blocks, carry + turn * carry_size,

@@ -1,4 +1,4 @@
-// Spans of more than one row, first part: what needs no anchor, a warp for each chunk of each head. It leaves a block
+// Spans of more than one row, first part: what needs no anchor, a warp for a run of chunks of a head. It leaves blocks
 // (kda_layout.h) for the serial kernel, and the journal's keys, G and convolution inputs.
 // A lane has the channels 4 lane to 4 lane + 3: step lane / 4, and there the places of quad lane lane % 4.
 #pragma once
@@ -12,11 +12,6 @@ constexpr int kPrepWarps = 4;
 constexpr int kPrepBlock = kBlockValues;  // v goes straight to global memory
 constexpr int kPrepDecays = kChunk * kDim * 4;
 constexpr int kOperandTile = 4096, kKeyTile = 2048;  // of [kt; qt], of kn
-
-template <bool kBounded>
-constexpr int prep_shared_bytes() {
-  return kPrepWarps * (kPrepBlock + (kBounded ? 0 : kPrepDecays));
-}
 
 // Where a row's channels of this lane are in operand tiles that begin kTile bytes apart: two words.
 struct OperandPlace {
@@ -77,8 +72,12 @@ __device__ __forceinline__ void select_pairs(PairSums& sums, const PairSums& oth
   }
 }
 
+// Lb and A of a chunk by rows, 0 where j is not earlier, or later.
+struct Pairs {
+  float updates[kChunk][kChunk], outputs[kChunk][kChunk];
+};
 // beta is of row `lane`.
-__device__ __forceinline__ void store_pairs(std::byte* block, const PairSums& sums, float beta, int lane) {
+__device__ __forceinline__ void store_pairs(Pairs& pairs, const PairSums& sums, float beta, int lane) {
   const int g = lane / 4, c = lane % 4;
 #pragma unroll
   for (int x = 0; x < 2; ++x) {
@@ -87,12 +86,57 @@ __device__ __forceinline__ void store_pairs(std::byte* block, const PairSums& su
       const int i = g + 8 * r, j = 8 * x + 2 * c;
       const float scale = __shfl_sync(kAllLanes, beta, i);
       const float *key = sums.keys[x] + 2 * r, *query = sums.queries[x] + 2 * r;
-      reinterpret_cast<float2*>(block + kBlockPairs + (4 * x + c) * 128)[i] = {j < i ? scale * key[0] : 0.f,
-                                                                               j + 1 < i ? scale * key[1] : 0.f};
-      *reinterpret_cast<uint32_t*>(block + kBlockOutput + r * 256 + x * 128 + g * 16 + c * 4) =
-          pack_bf16(j <= i ? query[0] : 0.f, j + 1 <= i ? query[1] : 0.f);
+      *reinterpret_cast<float2*>(&pairs.updates[i][j]) = {j < i ? scale * key[0] : 0.f,
+                                                          j + 1 < i ? scale * key[1] : 0.f};
+      *reinterpret_cast<float2*>(&pairs.outputs[i][j]) = {j <= i ? query[0] : 0.f, j + 1 <= i ? query[1] : 0.f};
     }
   }
+  __syncwarp();
+}
+
+// T and A T from the pairs, rounded, as operands in core matrices. Each lane makes column lane % 16 of T; odd lanes'
+// halves share the rows of A T. old(i): T's row of the journal where there is one, else null; keep(i): where it goes.
+__device__ __forceinline__ float weighted_sum(const float* weights, const float* x, int count, float sign) {
+  float sum = 0.f;
+#pragma unroll
+  for (int m = 0; m < count; m += 4) {
+    const float4 w = *reinterpret_cast<const float4*>(weights + m);
+    sum = fmaf(sign * w.x, x[m], sum);
+    if (m + 1 < count) sum = fmaf(sign * w.y, x[m + 1], sum);
+    if (m + 2 < count) sum = fmaf(sign * w.z, x[m + 2], sum);
+    if (m + 3 < count) sum = fmaf(sign * w.w, x[m + 3], sum);
+  }
+  return sum;
+}
+template <class Old, class Keep>
+__device__ __forceinline__ void invert_pairs(const Pairs& pairs, std::byte* inverse, std::byte* outputs, int lane,
+                                             const Old& old, const Keep& keep) {
+  const int j = lane % kChunk, half = lane / kChunk;
+  float t[kChunk];
+#pragma unroll
+  for (int i = 0; i < kChunk; ++i) {
+    const float sum = weighted_sum(pairs.updates[i], t, i, -1.f);
+    t[i] = i == j ? 1.f : sum;
+    if (const float* row = old(i)) t[i] = row[j];
+    if (float* row = keep(i); row != nullptr && half == 0) row[j] = t[i];
+  }
+#pragma unroll
+  for (int pair = 0; pair < kChunk / 2; ++pair) {
+    const int i = 2 * pair + half, at = i / 8 * 256 + j / 8 * 128 + i % 8 * 16 + j % 8 * 2;
+    const float own = half == 0 ? t[2 * pair] : t[2 * pair + 1];
+    const uint32_t both = pack_bf16(own, weighted_sum(pairs.outputs[i], t, 2 * pair + 2, 1.f));
+    *reinterpret_cast<uint16_t*>(inverse + at) = static_cast<uint16_t>(both);
+    *reinterpret_cast<uint16_t*>(outputs + at) = static_cast<uint16_t>(both >> 16);
+  }
+}
+template <bool kPlain>
+__device__ __forceinline__ void prep_pairs(const PrepChunk& chunk, std::byte* block, Pairs& pairs, const PairSums& sums,
+                                           float beta, int lane) {
+  store_pairs(pairs, sums, beta, lane);
+  invert_pairs(
+      pairs, block + kBlockInverse, block + kBlockOutput, lane,
+      [&](int i) -> const float* { return !kPlain && i < chunk.first ? chunk.page.inverse(i) : nullptr; },
+      [&](int i) -> float* { return !kPlain && chunk.page && chunk.live(i) ? chunk.page.inverse(i) : nullptr; });
 }
 
 // Bounded: kd = bf16(kn exp(G_15)), transposed, takes the place of kn. Lane 4 g + c: place g of each half step, rows
@@ -135,39 +179,44 @@ __device__ __forceinline__ void commit_unbounded(std::byte* block, const uint2* 
 }
 
 // What the block needs of keys, queries and gates. Bounded: kn stands where kd transposed will be.
-__device__ __forceinline__ void prep_bounded(const PrepChunk& chunk, std::byte* block, std::byte* values, float beta,
-                                             int lane) {
+template <bool kPlain>
+__device__ __forceinline__ void prep_bounded(const PrepChunk& chunk, PrepStreams& streams, std::byte* block,
+                                             Pairs& pairs, float beta, int lane) {
   std::byte* const other = block + kBlockCommit;
-  const float4 total = prep_rows<true>(chunk, values, lane, [&](int row, bool live, float4 q, float4 k, float4 sum) {
+  const auto take = [&](int row, bool live, float4 q, float4 k, float4 sum) {
     uint2 x = pack4(k * fast_exp4({-sum.x, -sum.y, -sum.z, -sum.w}));
-    if (live && chunk.page) reinterpret_cast<uint2*>(chunk.page.keys(row))[lane] = x;
-    if (row < chunk.first) x = reinterpret_cast<const uint2*>(chunk.page.keys(row))[lane];
+    if (!kPlain && live && chunk.page) reinterpret_cast<uint2*>(chunk.page.keys(row))[lane] = x;
+    if (!kPlain && row < chunk.first) x = reinterpret_cast<const uint2*>(chunk.page.keys(row))[lane];
     const float4 e = fast_exp4(sum);
     store_operand<kOperandTile>(block, row, lane, pack4(k * e));
     store_operand<kOperandTile>(block, kChunk + row, lane, pack4(q * e));
     store_operand<kKeyTile>(other, row, lane, x);
-  });
+  };
+  const float4 total = prep_rows<true, kPlain>(chunk, streams, lane, take);
+  streams.load_others(chunk, kChunk, lane);
   reinterpret_cast<float4*>(block + kBlockDecay)[lane] = fast_exp4(total);
   __syncwarp();
   PairSums sums;
   pair_chain<kKeyTile>(sums, block, other, lane);
-  store_pairs(block, sums, beta, lane);
+  prep_pairs<kPlain>(chunk, block, pairs, sums, beta, lane);
   commit_bounded(block, lane);
 }
 
 // Unbounded: one product of all rows for each level b; a row is scaled relative to the middle of its block of 2^(b+1)
 // rows, and pairs that this middle separates are taken. decays: the lane's column of G.
-__device__ __forceinline__ void prep_unbounded(const PrepChunk& chunk, std::byte* block, std::byte* values,
-                                               float4* decays, float beta, int lane) {
-  const float4 total =
-      prep_rows<false>(chunk, values, lane, [&](int row, bool live, float4 query, float4 key, float4 sum) {
-        uint2 k = pack4(key);
-        if (live && chunk.page) reinterpret_cast<uint2*>(chunk.page.keys(row))[lane] = k;
-        if (row < chunk.first) k = reinterpret_cast<const uint2*>(chunk.page.keys(row))[lane];
-        store_operand<kOperandTile>(block, row, lane, k);
-        store_operand<kOperandTile>(block, kChunk + row, lane, pack4(query));
-        decays[row * 32] = sum;
-      });
+template <bool kPlain>
+__device__ __forceinline__ void prep_unbounded(const PrepChunk& chunk, PrepStreams& streams, std::byte* block,
+                                               Pairs& pairs, float4* decays, float beta, int lane) {
+  const auto take = [&](int row, bool live, float4 query, float4 key, float4 sum) {
+    uint2 k = pack4(key);
+    if (!kPlain && live && chunk.page) reinterpret_cast<uint2*>(chunk.page.keys(row))[lane] = k;
+    if (!kPlain && row < chunk.first) k = reinterpret_cast<const uint2*>(chunk.page.keys(row))[lane];
+    store_operand<kOperandTile>(block, row, lane, k);
+    store_operand<kOperandTile>(block, kChunk + row, lane, pack4(query));
+    decays[row * 32] = sum;
+  };
+  const float4 total = prep_rows<false, kPlain>(chunk, streams, lane, take);
+  streams.load_others(chunk, kChunk, lane);
   uint2 q[kChunk], k[kChunk];
 #pragma unroll
   for (int row = 0; row < kChunk; ++row) {
@@ -195,7 +244,7 @@ __device__ __forceinline__ void prep_unbounded(const PrepChunk& chunk, std::byte
     select_pairs(sums, level, lane, [b](int row, int column) { return row > column && (row ^ column) >> b == 1; });
     __syncwarp();
   }
-  store_pairs(block, sums, beta, lane);
+  prep_pairs<kPlain>(chunk, block, pairs, sums, beta, lane);
 #pragma unroll
   for (int row = 0; row < kChunk; ++row) {
     const float4 g = decays[row * 32], e = fast_exp4(g);
@@ -207,44 +256,69 @@ __device__ __forceinline__ void prep_unbounded(const PrepChunk& chunk, std::byte
   commit_unbounded(block, k, lane);
 }
 
-// Blocks lie in the order [chunk - range.first][head].
+template <bool kBounded>
+constexpr int prep_shared_bytes() {
+  return kPrepWarps * (kPrepBlock + static_cast<int>(sizeof(Pairs)) + (kBounded ? 0 : kPrepDecays));
+}
+
+template <bool kBounded, bool kPlain>
+__device__ __forceinline__ void prep_chunk(const PrepChunk& chunk, PrepStreams& streams, std::byte* block, Pairs& pairs,
+                                           float4* decays, std::byte* to, int lane) {
+  const float beta = lane < kChunk && chunk.live(lane) ? fast_sigmoid(streams.beta_logit) : 0.f;  // of row `lane`
+  prep_values<kPlain>(chunk, streams, to, lane);
+  ptx::wait_bulk_stores_read<0>();  // of the chunk before
+  __syncwarp();
+  if (lane < kChunk) reinterpret_cast<float*>(block + kBlockBeta)[lane] = beta;
+  if constexpr (kBounded) {
+    prep_bounded<kPlain>(chunk, streams, block, pairs, beta, lane);
+  } else {
+    prep_unbounded<kPlain>(chunk, streams, block, pairs, decays, beta, lane);
+  }
+  ptx::fence_async_shared();
+  __syncwarp();
+  if (lane == 0) {
+    ptx::bulk_store(to, block, kPrepBlock);
+    ptx::commit_bulk_stores();
+  }
+}
+
+// A unit: `run` chunks of a head. Heads that are neighbours go together, so that rows are read in long pieces. Blocks
+// lie in the order [chunk - range.first][head].
 template <bool kBounded>
 __global__ void __launch_bounds__(kPrepWarps * 32, kBounded ? 3 : 2)
-    prep(const StepView* step, Layer layer, ChunkRange range, std::byte* blocks) {
+    prep(const StepView* step, Layer layer, ChunkRange range, int run, std::byte* blocks) {
   WEIR_DYNAMIC_SHARED(std::byte, shared);
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
   const LongSpans spans(*step, shared + prep_shared_bytes<kBounded>());
   ptx::let_next_start();
   ptx::wait_for_previous();
   std::byte* const block = shared + warp * kPrepBlock;
-  float4* const decays = reinterpret_cast<float4*>(shared + kPrepWarps * kPrepBlock + warp * kPrepDecays) + lane;
-  const int items = (min(range.end, spans.chunks()) - range.first) * layer.heads;
-  for (int item = static_cast<int>(blockIdx.x) * kPrepWarps + warp; item < items;
-       item += static_cast<int>(gridDim.x) * kPrepWarps) {
-    const int number = range.first + item / layer.heads;
-    const LongSpan& entry = spans.of(number);
-    const SpanView& span = step->spans[static_cast<size_t>(entry.span)];
-    const PrepChunk chunk({*step, span, layer, item % layer.heads},
-                          span.anchor_position / kChunk + number - entry.first_chunk);
-    std::byte* const to = blocks + int64_t{item} * kBlockBytes;
-    float beta = 0.f;  // of row `lane`
-    if (lane < kChunk && chunk.live(lane)) {
-      const int64_t row = span.first_row + chunk.start + lane - span.first_position;
-      beta = fast_sigmoid(layer.beta_logit(row, chunk.head.head));
-    }
-    ptx::wait_bulk_stores_read<0>();  // of the item before
-    __syncwarp();
-    if (lane < kChunk) reinterpret_cast<float*>(block + kBlockBeta)[lane] = beta;
-    if constexpr (kBounded) {
-      prep_bounded(chunk, block, to, beta, lane);
-    } else {
-      prep_unbounded(chunk, block, to, decays, beta, lane);
-    }
-    ptx::fence_async_shared();
-    __syncwarp();
-    if (lane == 0) {
-      ptx::bulk_store(to, block, kPrepBlock);
-      ptx::commit_bulk_stores();
+  Pairs* const all_pairs = reinterpret_cast<Pairs*>(shared + kPrepWarps * kPrepBlock);
+  Pairs& pairs = all_pairs[warp];
+  float4* const decays =
+      reinterpret_cast<float4*>(reinterpret_cast<std::byte*>(all_pairs + kPrepWarps) + warp * kPrepDecays) + lane;
+  const int end = min(range.end, spans.chunks()), units = (end - range.first + run - 1) / run * layer.heads;
+  for (int unit = static_cast<int>(blockIdx.x) * kPrepWarps + warp; unit < units;
+       unit += static_cast<int>(gridDim.x) * kPrepWarps) {
+    const int head = unit % layer.heads, first = range.first + unit / layer.heads * run, last = min(first + run, end);
+    PrepStreams streams(layer, head, lane);
+    bool goes_on = false;
+    for (int number = first; number < last; ++number) {
+      const LongSpan& entry = spans.of(number);
+      const SpanView& span = step->spans[static_cast<size_t>(entry.span)];
+      PrepChunk chunk({*step, span, layer, head}, span.anchor_position / kChunk + number - entry.first_chunk);
+      if (number + 1 == last) chunk.beyond = chunk.end;
+      if (!goes_on) streams.begin(chunk, lane);
+      goes_on = chunk.beyond > kChunk;
+      std::byte* const to = blocks + (int64_t{number - range.first} * layer.heads + head) * kBlockBytes;
+      if (chunk.is_plain()) {
+        prep_chunk<kBounded, true>(chunk, streams, block, pairs, decays, to, lane);
+      } else {
+        prep_chunk<kBounded, false>(chunk, streams, block, pairs, decays, to, lane);
+      }
+      if (const Anchor next = chunk.head.written(chunk.start + kChunk)) {
+        for (int which = 0; which < 3; ++which) streams.earlier[which].store(next, which, lane);
+      }
     }
   }
   ptx::wait_bulk_stores<0>();

@@ -1,5 +1,5 @@
 // What prep does row by row: the inputs of a chunk of a head through convolution, norm and gate. A lane has the
-// channels 4 lane to 4 lane + 3.
+// channels 4 lane to 4 lane + 3. Rows are loaded well ahead of their use, those of a warp's next chunk too.
 #pragma once
 
 #include "ops/kda_layer/kda_cuda.cuh"
@@ -9,108 +9,86 @@ namespace weir::kda {
 // A chunk of a head of a span. Rows [first, end) are the span's; those before come from the journal.
 struct PrepChunk {
   Head head;
-  int64_t start;  // position of row 0
-  int first, end;
+  int64_t start;           // position of row 0
+  int first, end, beyond;  // beyond: as end, but more than kChunk when the span goes on
   Page page;
-  Anchor next;  // the anchor after the chunk, when this step writes it
 
   __device__ PrepChunk(const Head& h, int64_t chunk) : head(h), start(chunk * kChunk), page(h.page(chunk)) {
-    const int64_t before = head.span.first_position - start, after = head.span.last_position() + 1 - start;
+    const int64_t before = head.span.first_position - start;
     first = static_cast<int>(before < 0 ? 0 : before < kChunk ? before : kChunk);
-    end = static_cast<int>(after < kChunk ? after : kChunk);
-    next = head.written(start + kChunk);
+    beyond = static_cast<int>(head.span.last_position() + 1 - start);
+    end = min(beyond, kChunk);
   }
   __device__ bool live(int row) const { return row >= first && row < end; }
+  // All rows are the span's, and none is stored.
+  __device__ bool is_plain() const { return first == 0 && end == kChunk && !page; }
+  __device__ int64_t batch_row(int row) const { return head.span.first_row + start + row - head.span.first_position; }
 };
 
-// The lane's channels of one buffer's rows in a chunk.
-class ChunkRows {
- public:
-  __device__ ChunkRows(const PrepChunk& chunk, const Rows& rows, int lane)
-      : chunk_(chunk),
-        at_(reinterpret_cast<const uint2*>(chunk.head.row(rows, chunk.start)) + lane),
-        stride_(static_cast<int>(rows.stride / 4)) {}
-  // Of a row that is the span's.
-  __device__ uint2 operator[](int row) const { return ptx::load_stream(at_ + row * stride_); }
-  // 0 where a row isn't.
-  __device__ uint2 live(int row) const { return chunk_.live(row) ? (*this)[row] : uint2{0, 0}; }
+// One buffer's rows as a warp goes through chunks: kAhead of them are in registers.
+template <int kAhead>
+struct RowStream {
+  uint2 x[kAhead];
 
- private:
-  const PrepChunk& chunk_;
-  const uint2* at_;
-  int stride_;
+  // Rows [row, row + kAhead) of a chunk, as far as they are the span's; 0 beyond.
+  __device__ void load(const PrepChunk& chunk, const Rows& rows, int row, int lane) {
+    const uint2* at =
+        reinterpret_cast<const uint2*>(rows.data + chunk.batch_row(row) * rows.stride + chunk.head.head * kDim) + lane;
+    const int stride = static_cast<int>(rows.stride / 4);
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i) {
+      const bool live = row + i >= chunk.first && row + i < chunk.beyond;
+      x[i] = live ? ptx::load_stream(at + i * stride) : uint2{0, 0};
+    }
+  }
 };
 
-// Inputs of the convolution before the first live row, oldest first.
+// Inputs of a convolution before the next row, oldest first.
 struct Earlier {
   uint2 x[kHistory];
 
-  __device__ Earlier(const PrepChunk& chunk, const ChunkRows& rows, int which, int lane) {
+  // Before the first live row of a chunk.
+  __device__ void load(const PrepChunk& chunk, int which, int lane) {
 #pragma unroll
     for (int i = 0; i < kHistory; ++i) {
       const int row = chunk.first - kHistory + i;
-      const int64_t position = chunk.start + row;
-      if (position >= chunk.head.span.first_position) {
-        x[i] = rows[row];
-      } else {
-        const uint16_t* stored = chunk.head.stored_input(which, position);
-        x[i] = stored == nullptr ? uint2{0, 0} : *reinterpret_cast<const uint2*>(stored + 4 * lane);
-      }
+      const uint16_t* from = chunk.start + row >= chunk.head.span.first_position
+                                 ? chunk.head.row(chunk.head.layer.inputs[which], chunk.start + row)
+                                 : chunk.head.stored_input(which, chunk.start + row);
+      x[i] = from == nullptr ? uint2{0, 0} : reinterpret_cast<const uint2*>(from)[lane];
     }
+  }
+  // As the window of an anchor.
+  __device__ void store(const Anchor& anchor, int which, int lane) const {
+#pragma unroll
+    for (int i = 0; i < kHistory; ++i) reinterpret_cast<uint2*>(anchor.window(which, i))[lane] = x[i];
   }
 };
 
-// One input's live rows through the convolution, in order.
-class Convolution {
- public:
-  __device__ Convolution(const PrepChunk& chunk, const Earlier& earlier, int which, int lane)
-      : chunk_(chunk), earlier_(earlier), which_(which), lane_(lane) {
-    const float4* taps =
-        reinterpret_cast<const float4*>(chunk.head.layer.conv[which]) + chunk.head.head * kDim + 4 * lane;
+struct Taps {
+  float4 channels[4];
+
+  __device__ Taps(const Layer& layer, int which, int head, int lane) {
+    const float4* taps = reinterpret_cast<const float4*>(layer.conv[which]) + head * kDim + 4 * lane;
 #pragma unroll
-    for (int i = 0; i < 4; ++i) taps_[i] = taps[i];
+    for (int i = 0; i < 4; ++i) channels[i] = taps[i];
   }
-
-  // The result for a row whose input is x; something finite where not live.
-  __device__ float4 next(int row, uint2 x) {
-    if (chunk_.page && chunk_.live(row)) *reinterpret_cast<uint2*>(chunk_.page.inputs(which_, row) + 4 * lane_) = x;
-    uint2* const e = earlier_.x;
-    const float4 s = convolve4(taps_, e[0], e[1], e[2], x);
-    if (row >= chunk_.first) e[0] = e[1], e[1] = e[2], e[2] = x;
-    return s;
-  }
-
-  // After the last row of a full chunk: the window of the anchor behind it.
-  __device__ void finish() const {
-    if (!chunk_.next) return;
-#pragma unroll
-    for (int i = 0; i < kHistory; ++i)
-      *reinterpret_cast<uint2*>(chunk_.next.window(which_, i) + 4 * lane_) = earlier_.x[i];
-  }
-
- private:
-  const PrepChunk& chunk_;
-  Earlier earlier_;
-  int which_, lane_;
-  float4 taps_[4];
 };
 
-__device__ __forceinline__ void prep_values(const PrepChunk& chunk, std::byte* block, int lane) {
-  constexpr int kAtOnce = 8;
-  const ChunkRows rows(chunk, chunk.head.layer.inputs[kV], lane);
-  Convolution convolution(chunk, Earlier(chunk, rows, kV, lane), kV, lane);
-#pragma unroll 1
-  for (int start = 0; start < kChunk; start += kAtOnce) {
-    uint2 x[kAtOnce];
+// Four rows through a convolution; something finite where a row isn't live. kPlain: chunk.is_plain().
+template <bool kPlain>
+__device__ __forceinline__ void convolve_rows(float4* s, const PrepChunk& chunk, const uint2* x, Earlier& earlier,
+                                              const Taps& taps, int which, int first_row, int lane) {
+  uint2* const e = earlier.x;
 #pragma unroll
-    for (int i = 0; i < kAtOnce; ++i) x[i] = rows.live(start + i);
-#pragma unroll
-    for (int i = 0; i < kAtOnce; ++i) {
-      reinterpret_cast<uint2*>(block + kBlockValues + (start + i) * kValuePitch)[lane] =
-          pack4(convolution.next(start + i, x[i]));
+  for (int i = 0; i < 4; ++i) {
+    const int row = first_row + i;
+    if (!kPlain && chunk.page && chunk.live(row)) {
+      reinterpret_cast<uint2*>(chunk.page.inputs(which, row))[lane] = x[i];
     }
+    s[i] = convolve4(taps.channels, e[0], e[1], e[2], x[i]);
+    if (kPlain || chunk.live(row)) e[0] = e[1], e[1] = e[2], e[2] = x[i];
   }
-  convolution.finish();
 }
 
 // Sums over the warp of eight values, in the order of cuda::warp_sum; value i ends in lane 16 i2 + 8 i1 + 4 i0 + x.
@@ -131,61 +109,94 @@ __device__ __forceinline__ float fold8(float* v, int lane) {
 }
 __device__ constexpr int fold8_lane(int i) { return 4 * i; }
 
-// Rows through convolution, norm and gate: take(row, live, q, k, G) for every row of the chunk, ascending; q and k are
-// 0 where not live, G is the sum so far. The loop is not unrolled as a whole: a chunk would run through more code than
-// the instruction cache holds. Rows are loaded four ahead, and v is made while the first ones are under way.
-template <bool kBounded, class Take>
-__device__ __forceinline__ float4 prep_rows(const PrepChunk& chunk, std::byte* values, int lane, const Take& take) {
-  constexpr int kAtOnce = 4;
+// What a warp keeps of a head while it goes through chunks of a span.
+struct PrepStreams {
+  Taps query_taps, key_taps;
+  float4 bias;
+  float a;
+  RowStream<4> queries, keys, decays;
+  RowStream<8> values;
+  Earlier earlier[3];
+  float beta_logit = 0.f;  // of row `lane`
+
+  __device__ PrepStreams(const Layer& layer, int head, int lane)
+      : query_taps(layer, kQ, head, lane),
+        key_taps(layer, kK, head, lane),
+        bias(reinterpret_cast<const float4*>(layer.dt_bias + head * kDim)[lane]),
+        a(layer.a[head]) {}
+
+  // A first chunk.
+  __device__ void begin(const PrepChunk& chunk, int lane) {
+    load_rows(chunk, 0, lane);
+    for (int which = 0; which < 3; ++which) earlier[which].load(chunk, which, lane);
+    load_others(chunk, 0, lane);
+  }
+  __device__ void load_rows(const PrepChunk& chunk, int row, int lane) {
+    queries.load(chunk, chunk.head.layer.inputs[kQ], row, lane);
+    keys.load(chunk, chunk.head.layer.inputs[kK], row, lane);
+    decays.load(chunk, chunk.head.layer.f, row, lane);
+  }
+  __device__ void load_others(const PrepChunk& chunk, int row, int lane) {
+    const Layer& layer = chunk.head.layer;
+    values.load(chunk, layer.inputs[kV], row, lane);
+    const int own = row + lane;
+    if (lane < kChunk && own >= chunk.first && own < chunk.beyond) {
+      beta_logit = layer.beta_logit(chunk.batch_row(own), chunk.head.head);
+    }
+  }
+};
+
+// Loops over rows are not unrolled as a whole: a chunk would run through more code than the instruction cache holds.
+template <bool kPlain>
+__device__ __forceinline__ void prep_values(const PrepChunk& chunk, PrepStreams& streams, std::byte* block, int lane) {
   const Layer& layer = chunk.head.layer;
-  const ChunkRows query_rows(chunk, layer.inputs[kQ], lane), key_rows(chunk, layer.inputs[kK], lane),
-      decay_rows(chunk, layer.f, lane);
-  uint2 xq[kAtOnce], xk[kAtOnce], xf[kAtOnce];
-  const auto load = [](uint2* to, const ChunkRows& from, int start) {
+  const Taps taps(layer, kV, chunk.head.head, lane);
+#pragma unroll 1
+  for (int start = 0; start < kChunk; start += 8) {
+    RowStream<8> rows = streams.values;
+    if (start == 0) streams.values.load(chunk, layer.inputs[kV], 8, lane);
 #pragma unroll
-    for (int i = 0; i < kAtOnce; ++i) to[i] = from.live(start + i);
-  };
-  load(xq, query_rows, 0);
-  load(xk, key_rows, 0);
-  load(xf, decay_rows, 0);
-  const Earlier earlier_queries(chunk, query_rows, kQ, lane), earlier_keys(chunk, key_rows, kK, lane);
-  prep_values(chunk, values, lane);
-  Convolution queries(chunk, earlier_queries, kQ, lane), keys(chunk, earlier_keys, kK, lane);
-  const float4 bias = reinterpret_cast<const float4*>(layer.dt_bias + chunk.head.head * kDim)[lane];
-  const float a = layer.a[chunk.head.head];
+    for (int half = 0; half < 8; half += 4) {
+      float4 s[4];
+      convolve_rows<kPlain>(s, chunk, rows.x + half, streams.earlier[kV], taps, kV, start + half, lane);
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        reinterpret_cast<uint2*>(block + kBlockValues + (start + half + i) * kValuePitch)[lane] = pack4(s[i]);
+      }
+    }
+  }
+}
+
+// Rows through convolution, norm and gate: take(row, live, q, k, G) for every row of the chunk, ascending; q and k are
+// 0 where not live, G is the sum so far. At the end the streams are at the rows behind the chunk.
+template <bool kBounded, bool kPlain, class Take>
+__device__ __forceinline__ float4 prep_rows(const PrepChunk& chunk, PrepStreams& streams, int lane, const Take& take) {
+  const Layer& layer = chunk.head.layer;
   float4 total = {0.f, 0.f, 0.f, 0.f};
   if (kBounded && chunk.first > 0) total = reinterpret_cast<const float4*>(chunk.page.decays(chunk.first - 1))[lane];
 #pragma unroll 1
-  for (int start = 0; start < kChunk; start += kAtOnce) {
-    float4 q[kAtOnce], k[kAtOnce];
-    float sums[2 * kAtOnce];
+  for (int start = 0; start < kChunk; start += 4) {
+    float4 q[4], k[4];
+    convolve_rows<kPlain>(q, chunk, streams.queries.x, streams.earlier[kQ], streams.query_taps, kQ, start, lane);
+    convolve_rows<kPlain>(k, chunk, streams.keys.x, streams.earlier[kK], streams.key_taps, kK, start, lane);
+    const RowStream<4> f = streams.decays;
+    streams.load_rows(chunk, start + 4, lane);
+    float sums[8];
 #pragma unroll
-    for (int i = 0; i < kAtOnce; ++i) {
-      q[i] = queries.next(start + i, xq[i]);
-      k[i] = keys.next(start + i, xk[i]);
-      sums[2 * i] = square_sum(q[i]);
-      sums[2 * i + 1] = square_sum(k[i]);
-    }
-    if (start + kAtOnce < kChunk) {
-      load(xq, query_rows, start + kAtOnce);
-      load(xk, key_rows, start + kAtOnce);
-    }
+    for (int i = 0; i < 4; ++i) sums[2 * i] = square_sum(q[i]), sums[2 * i + 1] = square_sum(k[i]);
     const float factor = ptx::inverse_root_approx(fold8(sums, lane) + layer.l2_eps);
 #pragma unroll
-    for (int i = 0; i < kAtOnce; ++i) {
+    for (int i = 0; i < 4; ++i) {
       const int row = start + i;
-      const bool live = chunk.live(row);
+      const bool live = kPlain || chunk.live(row);
       const float of_q = __shfl_sync(kAllLanes, factor, fold8_lane(2 * i)),
                   of_k = __shfl_sync(kAllLanes, factor, fold8_lane(2 * i + 1));
-      if (live) total = total + log_decay4<kBounded>(unpack4(xf[i]), bias, a, layer.lower_bound);
+      if (live) total = total + log_decay4<kBounded>(unpack4(f.x[i]), streams.bias, streams.a, layer.lower_bound);
       if (!kBounded && row < chunk.first) total = reinterpret_cast<const float4*>(chunk.page.decays(row))[lane];
       take(row, live, q[i] * (live ? of_q : 0.f) * kQueryScale, k[i] * (live ? of_k : 0.f), total);
-      if (live && chunk.page) reinterpret_cast<float4*>(chunk.page.decays(row))[lane] = total;
+      if (!kPlain && live && chunk.page) reinterpret_cast<float4*>(chunk.page.decays(row))[lane] = total;
     }
-    if (start + kAtOnce < kChunk) load(xf, decay_rows, start + kAtOnce);
   }
-  queries.finish();
-  keys.finish();
   return total;
 }
 
