@@ -12,7 +12,7 @@ constexpr int kUpdatePitch = 40;  // of rows, without bank conflicts
 
 // -Lb, A and A T of the row; each warp has its own.
 struct PairWeights {
-  alignas(16) float updates[kChunk], products[kChunk];  // of earlier rows, else 0
+  alignas(16) float updates[kChunk], products[kChunk];  // of earlier rows, else -0 (x + -0 = x, always) and 0
   alignas(16) uint16_t outputs[kChunk];
   float own;  // A of the row with itself
 };
