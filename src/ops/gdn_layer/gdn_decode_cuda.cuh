@@ -87,8 +87,8 @@ struct ValueHistory {
 __device__ __forceinline__ void write_operands(DecodeShared& shared, const Layer& layer, const DecodeRow& r,
                                                const KeyHistory& history, uint2 x, int warp, int lane) {
   float4 s = kda::convolve4(history.taps, history.inputs[0], history.inputs[1], history.inputs[2], x);
-  s = s * ptx::inverse_root_approx(cuda::warp_sum(kda::square_sum(s)) + layer.l2_eps);
-  const uint2 y = kda::pack4(warp == 0 ? s * kda::kQueryScale : s);
+  const float factor = ptx::inverse_root_approx(cuda::warp_sum(kda::square_sum(s)) + layer.l2_eps);
+  const uint2 y = kda::pack4(s * (warp == 0 ? factor * kda::kQueryScale : factor));
   reinterpret_cast<uint2*>(shared.own[warp == 0 ? 1 : 0])[lane] = y;
   if (!r.now || !layer.is_first(r.head)) return;
   reinterpret_cast<uint2*>(r.now.inputs(warp == 0 ? kQ : kK, r.key_head, r.row))[lane] = x;
@@ -196,16 +196,17 @@ __global__ void __launch_bounds__(kDecodeThreads, 4) decode(const StepView* step
   me.wait_for_plane(r.plane());
 
   if (r.commits) {
-    float factors[4];  // of rows 2 c, 2 c + 1, 8 + 2 c, 9 + 2 c
+    uint32_t updates[2][4];
+    float commits[4];  // of rows 2 c, 2 c + 1, 8 + 2 c, 9 + 2 c
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      factors[i] = fast_exp(shared.decays[kChunk - 1] - shared.decays[2 * me.c + i % 2 + i / 2 * 8]);
+      commits[i] = fast_exp(shared.decays[kChunk - 1] - shared.decays[2 * me.c + i % 2 + i / 2 * 8]);
     }
-    uint32_t rows[2][4], updates[2][4];
 #pragma unroll
     for (int tile = 0; tile < 2; ++tile) {
-      me.load_updates(rows[tile], tile);
-      me.combine(updates[tile], rows[tile], factors);
+      uint32_t own[4];
+      me.load_updates(own, tile);
+      me.combine(updates[tile], own, commits);
     }
     const float decay = fast_exp(shared.decays[kChunk - 1]);
     me.commit(

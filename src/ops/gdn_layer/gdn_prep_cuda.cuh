@@ -163,7 +163,7 @@ __device__ __forceinline__ void prep_rows(const PrepChunk& chunk, int key_head, 
                   of_k = __shfl_sync(kAllLanes, factor, kda::fold8_lane(2 * i + 1));
       uint2 query = {0, 0}, key = {0, 0};
       if (chunk.live(row)) {
-        query = kda::pack4(q[i] * of_q * kda::kQueryScale);
+        query = kda::pack4(q[i] * (of_q * kda::kQueryScale));
         key = kda::pack4(k[i] * of_k);
         if (chunk.page) reinterpret_cast<uint2*>(chunk.page.keys(key_head, row))[lane] = key;
       } else if (row < chunk.first) {

@@ -13,22 +13,22 @@ __device__ __forceinline__ void write_operands(DecodeShared<kBounded>& shared, c
                                                uint2 f, int warp, int lane) {
   const float4 total = history.total + log_decay4<kBounded>(unpack4(f), history.bias, history.a, layer.lower_bound);
   float4 s = convolve4(history.taps, history.inputs[0], history.inputs[1], history.inputs[2], x);
-  s = s * ptx::inverse_root_approx(cuda::warp_sum(square_sum(s)) + layer.l2_eps);
-  if (warp == 0) s = s * kQueryScale;
+  const float factor = ptx::inverse_root_approx(cuda::warp_sum(square_sum(s)) + layer.l2_eps);
+  s = s * (warp == 0 ? factor * kQueryScale : factor);
   const int which = warp == 0 ? 1 : 0;
   const uint2 plain = pack4(s);
   if constexpr (!kBounded) s = unpack4(plain);
-  reinterpret_cast<uint2*>(shared.own[which])[lane] = pack4(s * fast_exp4(total));
+  reinterpret_cast<uint2*>(shared.own[which])[lane] = pack4(s * exp2_4(total));
   uint2 stored = plain;
   if constexpr (kBounded) {
-    stored = pack4(s * fast_exp4({-total.x, -total.y, -total.z, -total.w}));
+    stored = pack4(s * exp2_4({-total.x, -total.y, -total.z, -total.w}));
     if (warp == 1) reinterpret_cast<uint2*>(shared.keys[kChunk])[lane] = stored;
   } else {
     reinterpret_cast<uint2*>(shared.plain[which])[lane] = plain;
 #pragma unroll
     for (int b = 0; b < 4; ++b) {
       if ((r.row >> b & 1) == 0) continue;
-      reinterpret_cast<uint2*>(shared.pair_rows[2 * b + which])[lane] = pack4(s * fast_exp4(total - scaled.start(b)));
+      reinterpret_cast<uint2*>(shared.pair_rows[2 * b + which])[lane] = pack4(s * exp2_4(total - scaled.start(b)));
     }
   }
   if (!r.now) return;
@@ -149,11 +149,12 @@ __global__ void __launch_bounds__(kDecodeThreads, 4) decode(const StepView* step
   me.wait_for_plane(r.base.planes());
 
   if (r.commits) {
-    uint32_t rows[2][4], updates[2][4];
+    uint32_t updates[2][4];
 #pragma unroll
     for (int tile = 0; tile < 2; ++tile) {
-      me.load_updates(rows[tile], tile);
-      me.combine(updates[tile], rows[tile]);
+      uint32_t own[4];
+      me.load_updates(own, tile);
+      me.combine(updates[tile], own);
     }
     const float* decay = shared.decay + 4 * me.c;
     me.commit(

@@ -3,14 +3,15 @@
 // A lane has the channels 4 lane to 4 lane + 3: step lane / 4, and there the places of quad lane lane % 4.
 #pragma once
 
+#include <type_traits>
+
 #include "ops/kda_layer/kda_prep_rows_cuda.cuh"
 #include "ops/kda_layer/kda_spans_cuda.cuh"
 
 namespace weir::kda {
 
 constexpr int kPrepWarps = 4;
-constexpr int kPrepBlock = kBlockValues;  // v goes straight to global memory
-constexpr int kPrepDecays = kChunk * kDim * 4;
+constexpr int kPrepBlock = kBlockValues;             // v goes straight to global memory
 constexpr int kOperandTile = 4096, kKeyTile = 2048;  // of [kt; qt], of kn
 
 // Where a row's channels of this lane are in operand tiles that begin kTile bytes apart: two words.
@@ -139,7 +140,7 @@ __device__ __forceinline__ void prep_pairs(const PrepChunk& chunk, std::byte* bl
       [&](int i) -> float* { return !kPlain && chunk.page && chunk.live(i) ? chunk.page.inverse(i) : nullptr; });
 }
 
-// Bounded: kd = bf16(kn exp(G_15)), transposed, takes the place of kn. Lane 4 g + c: place g of each half step, rows
+// Bounded: kd = bf16(kn 2^G_15), transposed, takes the place of kn. Lane 4 g + c: place g of each half step, rows
 // 2 c, 2 c + 1 and 8 further on.
 __device__ __forceinline__ void commit_bounded(std::byte* block, int lane) {
   std::byte* const commit = block + kBlockCommit;
@@ -184,17 +185,17 @@ __device__ __forceinline__ void prep_bounded(const PrepChunk& chunk, PrepStreams
                                              Pairs& pairs, float beta, int lane) {
   std::byte* const other = block + kBlockCommit;
   const auto take = [&](int row, bool live, float4 q, float4 k, float4 sum) {
-    uint2 x = pack4(k * fast_exp4({-sum.x, -sum.y, -sum.z, -sum.w}));
+    uint2 x = pack4(k * exp2_4({-sum.x, -sum.y, -sum.z, -sum.w}));
     if (!kPlain && live && chunk.page) reinterpret_cast<uint2*>(chunk.page.keys(row))[lane] = x;
     if (!kPlain && row < chunk.first) x = reinterpret_cast<const uint2*>(chunk.page.keys(row))[lane];
-    const float4 e = fast_exp4(sum);
+    const float4 e = exp2_4(sum);
     store_operand<kOperandTile>(block, row, lane, pack4(k * e));
     store_operand<kOperandTile>(block, kChunk + row, lane, pack4(q * e));
     store_operand<kKeyTile>(other, row, lane, x);
   };
   const float4 total = prep_rows<true, kPlain>(chunk, streams, lane, take);
   streams.load_others(chunk, kChunk, lane);
-  reinterpret_cast<float4*>(block + kBlockDecay)[lane] = fast_exp4(total);
+  reinterpret_cast<float4*>(block + kBlockDecay)[lane] = exp2_4(total);
   __syncwarp();
   PairSums sums;
   pair_chain<kKeyTile>(sums, block, other, lane);
@@ -234,7 +235,7 @@ __device__ __forceinline__ void prep_unbounded(const PrepChunk& chunk, PrepStrea
     for (int row = 0; row < kChunk; ++row) {
       const bool upper = ((row >> b) & 1) != 0;
       const float4 middle = decays[(((row >> b) | 1) << b) * 32 - 32], g = decays[row * 32];
-      const float4 e = fast_exp4(upper ? g - middle : middle - g);
+      const float4 e = exp2_4(upper ? g - middle : middle - g);
       store_operand<kOperandTile>(block, row, lane, pack4(unpack4(k[row]) * e));
       if (upper) store_operand<kOperandTile>(block, kChunk + row, lane, pack4(unpack4(q[row]) * e));
     }
@@ -247,32 +248,42 @@ __device__ __forceinline__ void prep_unbounded(const PrepChunk& chunk, PrepStrea
   prep_pairs<kPlain>(chunk, block, pairs, sums, beta, lane);
 #pragma unroll
   for (int row = 0; row < kChunk; ++row) {
-    const float4 g = decays[row * 32], e = fast_exp4(g);
+    const float4 g = decays[row * 32], e = exp2_4(g);
     store_operand<kOperandTile>(block, row, lane, pack4(unpack4(k[row]) * e));
     store_operand<kOperandTile>(block, kChunk + row, lane, pack4(unpack4(q[row]) * e));
-    k[row] = pack4(unpack4(k[row]) * fast_exp4(total - g));
+    k[row] = pack4(unpack4(k[row]) * exp2_4(total - g));
   }
-  reinterpret_cast<float4*>(block + kBlockDecay)[lane] = fast_exp4(total);
+  reinterpret_cast<float4*>(block + kBlockDecay)[lane] = exp2_4(total);
   commit_unbounded(block, k, lane);
 }
 
+// A warp's shared memory; decays are the unbounded form's.
+struct PrepWarpBounded {
+  std::byte block[kPrepBlock];
+  Pairs pairs;
+};
+struct PrepWarp : PrepWarpBounded {
+  float4 decays[kChunk][32];
+};
 template <bool kBounded>
-constexpr int prep_shared_bytes() {
-  return kPrepWarps * (kPrepBlock + static_cast<int>(sizeof(Pairs)) + (kBounded ? 0 : kPrepDecays));
-}
+struct PrepShared {
+  std::conditional_t<kBounded, PrepWarpBounded, PrepWarp> warps[kPrepWarps];
+  HeadWeights weights;
+};
 
-template <bool kBounded, bool kPlain>
-__device__ __forceinline__ void prep_chunk(const PrepChunk& chunk, PrepStreams& streams, std::byte* block, Pairs& pairs,
-                                           float4* decays, std::byte* to, int lane) {
+template <bool kBounded, bool kPlain, class Own>
+__device__ __forceinline__ void prep_chunk(const PrepChunk& chunk, PrepStreams& streams, Own& own, std::byte* to,
+                                           int lane) {
+  std::byte* const block = own.block;
   const float beta = lane < kChunk && chunk.live(lane) ? fast_sigmoid(streams.beta_logit) : 0.f;  // of row `lane`
   prep_values<kPlain>(chunk, streams, to, lane);
   ptx::wait_bulk_stores_read<0>();  // of the chunk before
   __syncwarp();
   if (lane < kChunk) reinterpret_cast<float*>(block + kBlockBeta)[lane] = beta;
   if constexpr (kBounded) {
-    prep_bounded<kPlain>(chunk, streams, block, pairs, beta, lane);
+    prep_bounded<kPlain>(chunk, streams, block, own.pairs, beta, lane);
   } else {
-    prep_unbounded<kPlain>(chunk, streams, block, pairs, decays, beta, lane);
+    prep_unbounded<kPlain>(chunk, streams, block, own.pairs, &own.decays[0][lane], beta, lane);
   }
   ptx::fence_async_shared();
   __syncwarp();
@@ -282,26 +293,27 @@ __device__ __forceinline__ void prep_chunk(const PrepChunk& chunk, PrepStreams& 
   }
 }
 
-// A unit: `run` chunks of a head. Heads that are neighbours go together, so that rows are read in long pieces. Blocks
-// lie in the order [chunk - range.first][head].
+// A unit: a run of chunks of a head for each warp. Blocks that are neighbours have heads that are, and the same rows.
+// Chunks' blocks lie in the order [chunk - range.first][head].
 template <bool kBounded>
 __global__ void __launch_bounds__(kPrepWarps * 32, kBounded ? 3 : 2)
     prep(const StepView* step, Layer layer, ChunkRange range, int run, std::byte* blocks) {
-  WEIR_DYNAMIC_SHARED(std::byte, shared);
+  WEIR_DYNAMIC_SHARED(PrepShared<kBounded>, memory);
+  PrepShared<kBounded>& shared = *memory;
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
-  const LongSpans spans(*step, shared + prep_shared_bytes<kBounded>());
+  const LongSpans spans(*step, reinterpret_cast<std::byte*>(memory + 1));
   ptx::let_next_start();
   ptx::wait_for_previous();
-  std::byte* const block = shared + warp * kPrepBlock;
-  Pairs* const all_pairs = reinterpret_cast<Pairs*>(shared + kPrepWarps * kPrepBlock);
-  Pairs& pairs = all_pairs[warp];
-  float4* const decays =
-      reinterpret_cast<float4*>(reinterpret_cast<std::byte*>(all_pairs + kPrepWarps) + warp * kPrepDecays) + lane;
-  const int end = min(range.end, spans.chunks()), units = (end - range.first + run - 1) / run * layer.heads;
-  for (int unit = static_cast<int>(blockIdx.x) * kPrepWarps + warp; unit < units;
-       unit += static_cast<int>(gridDim.x) * kPrepWarps) {
-    const int head = unit % layer.heads, first = range.first + unit / layer.heads * run, last = min(first + run, end);
-    PrepStreams streams(layer, head, lane);
+  auto& own = shared.warps[warp];
+  const int end = min(range.end, spans.chunks()), runs = (end - range.first + run - 1) / run;
+  const int units = (runs + kPrepWarps - 1) / kPrepWarps * layer.heads;
+  for (int unit = static_cast<int>(blockIdx.x); unit < units; unit += static_cast<int>(gridDim.x)) {
+    const int head = unit % layer.heads;
+    __syncthreads();
+    shared.weights.load(layer, head);
+    __syncthreads();
+    const int first = range.first + (unit / layer.heads * kPrepWarps + warp) * run, last = min(first + run, end);
+    PrepStreams streams(layer, shared.weights, head);
     bool goes_on = false;
     for (int number = first; number < last; ++number) {
       const LongSpan& entry = spans.of(number);
@@ -312,9 +324,9 @@ __global__ void __launch_bounds__(kPrepWarps * 32, kBounded ? 3 : 2)
       goes_on = chunk.beyond > kChunk;
       std::byte* const to = blocks + (int64_t{number - range.first} * layer.heads + head) * kBlockBytes;
       if (chunk.is_plain()) {
-        prep_chunk<kBounded, true>(chunk, streams, block, pairs, decays, to, lane);
+        prep_chunk<kBounded, true>(chunk, streams, own, to, lane);
       } else {
-        prep_chunk<kBounded, false>(chunk, streams, block, pairs, decays, to, lane);
+        prep_chunk<kBounded, false>(chunk, streams, own, to, lane);
       }
       if (const Anchor next = chunk.head.written(chunk.start + kChunk)) {
         for (int which = 0; which < 3; ++which) streams.earlier[which].store(next, which, lane);

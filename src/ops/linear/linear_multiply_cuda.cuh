@@ -6,10 +6,19 @@
 
 namespace weir {
 
-__device__ inline const LinearPart& part_of(const MultiplyArgs& args, int strip) {
+__device__ inline int part_index(const MultiplyArgs& args, int place) {
   int p = 0;
-  while (p + 1 < args.part_count && args.parts[p + 1].first_strip <= strip) ++p;
-  return args.parts[p];
+  while (p + 1 < args.part_count && args.parts[p + 1].first_place <= place) ++p;
+  return p;
+}
+__device__ inline const LinearPart& part_of(const MultiplyArgs& args, int place) {
+  return args.parts[part_index(args, place)];
+}
+// Where the strips of the same x end that begin at `place`, up to `most` of them.
+__device__ inline int end_of_strips(const MultiplyArgs& args, int place, int most) {
+  const LinearPart& last = part_of(args, place + most - 1);
+  const int end = last.first_place + last.strips();
+  return end < place + most ? end : place + most;
 }
 
 __device__ inline int step_rows(const MultiplyArgs& args) {

@@ -103,7 +103,9 @@ struct WideStages {
 
 // What a block does at a time: strips of outputs with a tile of rows, and one segment or all.
 struct WideItem {
-  int first_row, row_tile, first_strip, strips, first_segment;
+  int first_row, row_tile;
+  int first, strips;  // places
+  int first_segment;
 };
 
 template <int kRows, int kStrips>
@@ -115,11 +117,11 @@ struct WideItems {
       : args(args_),
         row_tiles((rows + kRows - 1) / kRows),
         splits(args_.segments / args_.block_segments),
-        count(row_tiles * splits * ((args_.strips + kStrips - 1) / kStrips)) {}
+        count(row_tiles * splits * ((args_.places + kStrips - 1) / kStrips)) {}
   __device__ WideItem operator[](int i) const {
     const int row_tile = i % row_tiles, part = i / row_tiles;
-    const int first_strip = part / splits * kStrips, left = args.strips - first_strip;
-    return {row_tile * kRows, row_tile, first_strip, left < kStrips ? left : kStrips,
+    const int first = part / splits * kStrips;
+    return {row_tile * kRows, row_tile, first, end_of_strips(args, first, kStrips) - first,
             part % splits * args.block_segments};
   }
   __device__ int tiles() const { return args.block_segments * args.segment_tiles; }
@@ -134,10 +136,10 @@ __device__ inline void bring_weights(const MultiplyArgs& args, const Items& item
     const WideItem item = items[i];
     const std::byte* from = nullptr;
     if (lane < item.strips) {
-      const int strip = item.first_strip + lane;
-      const LinearPart& part = part_of(args, strip);
+      const int place = item.first + lane;
+      const LinearPart& part = part_of(args, place);
       const int64_t first =
-          static_cast<int64_t>(strip - part.first_strip) * k_tiles + item.first_segment * args.segment_tiles;
+          static_cast<int64_t>(place - part.first_place) * k_tiles + item.first_segment * args.segment_tiles;
       from = part.tiles + first * tile_bytes;
     }
     for (int left = items.tiles(); left > 0; left -= Shape::kStageTiles) {
@@ -157,10 +159,10 @@ __device__ inline void bring_weights(const MultiplyArgs& args, const Items& item
 
 // By one thread.
 template <class Stages, class Items>
-__device__ inline void bring_x(const MultiplyArgs& args, const cuda::TensorMap* map, const Items& items,
-                               Stages stages) {
+__device__ inline void bring_x(const MultiplyArgs& args, const WideX& x_maps, const Items& items, Stages stages) {
   for (int i = static_cast<int>(blockIdx.x); i < items.count; i += static_cast<int>(gridDim.x)) {
     const WideItem item = items[i];
+    const cuda::TensorMap* map = x_maps.of_part + part_index(args, item.first);
     const int first = item.first_segment * args.segment_tiles;
     for (int t = first; t < first + items.tiles(); ++t) {
       stages.x_ring.wait_empty();
@@ -344,13 +346,13 @@ __device__ inline void multiply_segment(Stages& stages, int& tile, int end, int 
 }
 
 template <int kRows>
-__device__ inline void store_sums(const MultiplyArgs& args, int strip, int first_row, int rows,
+__device__ inline void store_sums(const MultiplyArgs& args, int place, int first_row, int rows,
                                   const WideSums<kRows>& sums) {
-  const LinearPart& part = part_of(args, strip);
+  const LinearPart& part = part_of(args, place);
   const int lane = lane_index();
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
-    const int o = (strip - part.first_strip) * static_cast<int>(kTileOuts) + lane / 4 + 8 * half;
+    const int o = (place - part.first_place) * static_cast<int>(kTileOuts) + lane / 4 + 8 * half;
     if (o >= part.out) return;
     const float bias = part.bias != nullptr ? part.bias[o] : 0;
 #pragma unroll
@@ -365,17 +367,18 @@ __device__ inline void store_sums(const MultiplyArgs& args, int strip, int first
 
 // Leaves a segment's sums; the last warp to do so for a strip takes them all, segments ascending.
 template <int kRows>
-__device__ inline void combine_sums(const MultiplyArgs& args, const WideItem& item, int strip, int rows,
+__device__ inline void combine_sums(const MultiplyArgs& args, const WideItem& item, int place, int rows,
                                     WideSums<kRows>& sums) {
   const int lane = lane_index();
-  const int64_t place = static_cast<int64_t>(item.row_tile) * args.strips + strip;
-  float4* partials = reinterpret_cast<float4*>(args.partials) + place * args.segments * (kRows / 8) * 32 + lane;
+  const LinearPart& part = part_of(args, place);
+  const int64_t sum = static_cast<int64_t>(item.row_tile) * args.strips + part.first_strip + place - part.first_place;
+  float4* partials = reinterpret_cast<float4*>(args.partials) + sum * args.segments * (kRows / 8) * 32 + lane;
 #pragma unroll
   for (int i = 0; i < kRows / 8; ++i) {
     partials[(item.first_segment * (kRows / 8) + i) * 32] = {sums[4 * i], sums[4 * i + 1], sums[4 * i + 2],
                                                              sums[4 * i + 3]};
   }
-  if (!last_to_arrive(args.counters + place, args.segments)) return;
+  if (!last_to_arrive(args.counters + sum, args.segments)) return;
   for (int s = 0; s < args.segments; ++s) {
 #pragma unroll
     for (int i = 0; i < kRows / 8; ++i) {
@@ -384,13 +387,13 @@ __device__ inline void combine_sums(const MultiplyArgs& args, const WideItem& it
       for (int j = 0; j < 4; ++j) sums[4 * i + j] = s == 0 ? values[j] : sums[4 * i + j] + values[j];
     }
   }
-  store_sums<kRows>(args, strip, item.first_row, rows, sums);
+  store_sums<kRows>(args, place, item.first_row, rows, sums);
 }
 
 template <TileFormat kFormat, int kRows, int kGroups>
 __global__ void __launch_bounds__(128 * (kGroups + 1),
                                   (WideShape<typename OperandOf<kFormat>::Type, kRows, kGroups>::kBlocks))
-    linear_wide(const __grid_constant__ MultiplyArgs args, const __grid_constant__ cuda::TensorMap x_map) {
+    linear_wide(const __grid_constant__ MultiplyArgs args, const __grid_constant__ WideX x_maps) {
   using Operand = typename OperandOf<kFormat>::Type;
   using Shape = WideShape<Operand, kRows, kGroups>;
   WEIR_DYNAMIC_SHARED(std::byte, shared);
@@ -405,7 +408,7 @@ __global__ void __launch_bounds__(128 * (kGroups + 1),
     if (warp == Shape::kStrips) return bring_weights(args, items, stages, Operand::kBytes);
     cuda::ptx::wait_for_previous();
     if (warp == Shape::kStrips + 1) {
-      if (lane_index() == 0) bring_x(args, &x_map, items, stages);
+      if (lane_index() == 0) bring_x(args, x_maps, items, stages);
     } else if constexpr (Operand::kMinima) {
       sum_x<Operand, kRows, 2>(items, stages, warp - Shape::kStrips - 2);
     }
@@ -415,7 +418,7 @@ __global__ void __launch_bounds__(128 * (kGroups + 1),
   cuda::ptx::wait_for_previous();
   for (int i = static_cast<int>(blockIdx.x); i < items.count; i += static_cast<int>(gridDim.x)) {
     const WideItem item = items[i];
-    const int strip = item.first_strip + warp;
+    const int place = item.first + warp;
     WideSums<kRows> total;
     for (int segment = 0, tile = 0; segment < args.block_segments; ++segment) {
       WideSums<kRows> sums;
@@ -425,9 +428,9 @@ __global__ void __launch_bounds__(128 * (kGroups + 1),
     }
     if (warp >= item.strips) continue;
     if (args.block_segments < args.segments) {
-      combine_sums<kRows>(args, item, strip, rows, total);
+      combine_sums<kRows>(args, item, place, rows, total);
     } else {
-      store_sums<kRows>(args, strip, item.first_row, rows, total);
+      store_sums<kRows>(args, place, item.first_row, rows, total);
     }
   }
 }

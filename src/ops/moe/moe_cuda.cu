@@ -132,9 +132,8 @@ class MoeTiles final : public MoeCuda {
     b.plan.tile_count = layout.take<int32_t>(1);
     b.plan.tiles = layout.take<PairTile>(pairs);
     b.plan.pairs = layout.take<int32_t>(pairs);
-    const int64_t in_columns = pairs + 7 * std::min(pairs, count_);  // an expert's last column may not be full
-    b.x = layout.take<uint16_t>(in_columns * experts_.gate_up.width());
-    b.h = layout.take<uint16_t>(in_columns * experts_.down.width());
+    b.x = layout.take<uint16_t>(rows * experts_.gate_up.width());
+    b.h = layout.take<uint16_t>(pairs * experts_.down.width());
     b.z = layout.take<float>(pairs * args_.out);
     return layout.bytes();
   }

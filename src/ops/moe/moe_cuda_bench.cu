@@ -65,8 +65,8 @@ class ModelBench {
     allow_many(m_.format);
     const int64_t pairs = kMostTokens * m_.top_k;
     x_ = random_array<float>(device, kMostTokens * m_.in);
-    rounded_ = random_array<uint16_t>(device, (pairs + 8 * m_.experts) * experts_.gate_up.width());
-    h_ = random_array<uint16_t>(device, (pairs + 8 * m_.experts) * experts_.down.width());
+    rounded_ = random_array<uint16_t>(device, kMostTokens * experts_.gate_up.width());
+    h_ = random_array<uint16_t>(device, pairs * experts_.down.width());
     z_ = random_array<float>(device, pairs * m_.out);
     y_ = random_array<float>(device, kMostTokens * m_.out);
     weights_ = random_array<float>(device, pairs);

@@ -333,7 +333,7 @@ __device__ inline void store_sums(const ExpertProduct& args, const PairPlan& pla
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       const int r = c * 8 + lane_index() % 4 * 2 + i;
-      if (r < tile.rows) args.out.store(tile, strip, r, pairs[r], sums.value[c][i], sums.value[c][2 + i]);
+      if (r < tile.rows) args.out.store(tile.expert, strip, pairs[r], sums.value[c][i], sums.value[c][2 + i]);
     }
   }
   if (strip == args.experts.strips - 1) args.out.pad(tile, pairs);

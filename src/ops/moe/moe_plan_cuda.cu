@@ -19,7 +19,7 @@ struct Planner {
   const PairPlan& plan;
   int32_t rows;
   int32_t* counts;     // [kWarps, experts]
-  int32_t* warp_sums;  // [3, kWarps]
+  int32_t* warp_sums;  // [2, kWarps]
 
   // body(count, row, slot) for each pair of the warp's rows that is this lane's.
   template <class Body>
@@ -67,17 +67,15 @@ struct Planner {
     const int per_thread = (args.experts + kThreads - 1) / kThreads;
     const int begin = thread * per_thread;
     const int end = begin + per_thread < args.experts ? begin + per_thread : args.experts;
-    int32_t pairs = 0, tiles = 0, columns = 0;
+    int32_t pairs = 0, tiles = 0;
     for (int e = begin; e < end; ++e) {
       int32_t of_expert = 0;
       for (int w = 0; w < kWarps; ++w) of_expert += counts[w * args.experts + e];
       pairs += of_expert;
       tiles += (of_expert + args.tile_rows - 1) / args.tile_rows;
-      columns += (of_expert + 7) / 8;
     }
     int32_t pair = exclusive_sum(pairs, warp_sums);
     int32_t tile = exclusive_sum(tiles, warp_sums + kWarps);
-    int32_t column = exclusive_sum(columns, warp_sums + 2 * kWarps);
     if (thread == kThreads - 1) *plan.tile_count = tile + tiles;
     for (int e = begin; e < end; ++e) {
       const int32_t first = pair;
@@ -87,9 +85,7 @@ struct Planner {
         pair += count;
       }
       for (int32_t at = first; at < pair; at += args.tile_rows) {
-        const PairTile next{e, at, pair - at < args.tile_rows ? pair - at : args.tile_rows, column};
-        plan.tiles[tile++] = next;
-        column += next.columns();
+        plan.tiles[tile++] = {e, at, pair - at < args.tile_rows ? pair - at : args.tile_rows};
       }
     }
   }
@@ -112,7 +108,7 @@ __global__ void __launch_bounds__(kThreads)
   cuda::ptx::let_next_start();
   const int32_t rows = step->rows;
   if (blockIdx.x == 0) {
-    __shared__ int32_t warp_sums[3 * kWarps];
+    __shared__ int32_t warp_sums[2 * kWarps];
     Planner{args, plan, rows, shared, warp_sums}.run();
     return;
   }
@@ -121,28 +117,6 @@ __global__ void __launch_bounds__(kThreads)
   for (int64_t i = int64_t{blockIdx.x - 1} * kThreads + threadIdx.x; i < rows * units; i += stride) {
     const int64_t row = i / units, unit = i % units;
     reinterpret_cast<uint4*>(args.rounded)[i] = round_eight(args.x + row * args.x_stride, unit * 8, args.in);
-  }
-}
-
-constexpr int kGatherThreads = 256;
-
-// Neighbouring threads take neighbouring rows of a column: sixteen bytes each, which lie side by side.
-__global__ void __launch_bounds__(kGatherThreads)
-    gather_columns(const __grid_constant__ PlanArgs args, const __grid_constant__ PairPlan plan, uint16_t* to) {
-  cuda::ptx::wait_for_previous();
-  cuda::ptx::let_next_start();
-  const int32_t tiles = *plan.tile_count;
-  const int64_t eights = args.width / 8;
-  for (int32_t t = static_cast<int32_t>(blockIdx.x); t < tiles; t += static_cast<int32_t>(gridDim.x)) {
-    const PairTile tile = plan.tiles[t];
-    const int32_t rows = tile.columns() * 8;
-    for (int64_t i = threadIdx.x; i < eights * rows; i += kGatherThreads) {
-      const int64_t k = i / 8 % eights * 8;
-      const auto r = static_cast<int32_t>(i / (8 * eights) * 8 + i % 8);
-      if (r >= tile.rows) continue;
-      const float* x = args.x + plan.pairs[tile.first + r] / args.top_k * args.x_stride;
-      *reinterpret_cast<uint4*>(to + column_order(tile, r, k, args.width)) = round_eight(x, k, args.in);
-    }
   }
 }
 
@@ -179,21 +153,12 @@ void allow_plan(const CudaDevice& device, const std::string& name, int64_t exper
 }
 
 void plan_pairs(CudaDevice& device, int32_t rows, const PlanArgs& args, const PairPlan& plan) {
-  int64_t blocks = 0;
-  if (args.rounded != nullptr) {
-    blocks = (rows * (args.width / 8) + kThreads - 1) / kThreads;
-    const int64_t most = 2 * device.sm_count();
-    blocks = blocks < most ? blocks : most;
-  }
+  int64_t blocks = (rows * (args.width / 8) + kThreads - 1) / kThreads;
+  const int64_t most = 2 * device.sm_count();
+  blocks = blocks < most ? blocks : most;
   cuda::launch(device,
                {.grid = 1 + blocks, .block = kThreads, .shared_bytes = plan_bytes(args.experts), .overlap = true},
                plan_and_round, args, plan, device.step());
-}
-
-void gather_pairs(CudaDevice& device, int32_t rows, const PlanArgs& args, const PairPlan& plan, uint16_t* x) {
-  const int64_t tiles = int64_t{rows} * args.top_k, most = 8 * device.sm_count();
-  cuda::launch(device, {.grid = tiles < most ? tiles : most, .block = kGatherThreads, .overlap = true}, gather_columns,
-               args, plan, x);
 }
 
 void sum_pairs(CudaDevice& device, int32_t rows, const MoeArgs& args, const float* z) {

@@ -7,8 +7,8 @@
 namespace weir {
 
 struct SmallPlan {
-  alignas(16) int32_t ids[kMostSmallPairs];   // of the pairs; the last four are padded
-  int32_t tiles_of[kMostSmallPairs];  // of a pair that is its expert's first: the expert's tiles
+  alignas(16) int32_t ids[kMostSmallPairs];  // of the pairs; the last four are padded
+  int32_t tiles_of[kMostSmallPairs];         // of a pair that is its expert's first: the expert's tiles
   PairTile tiles[kMostSmallPairs];
   int32_t pairs[kMostSmallPairs];
   int32_t tile_count;

@@ -42,15 +42,13 @@ ExpertStep::ExpertStep(CudaDevice& device, int32_t rows, const MoeArgs& args, in
             .x = args.x,
             .x_stride = args.x_stride,
             .in = args.in,
-            .rounded = shape_.many ? nullptr : buffers.x,
+            .rounded = buffers.x,
             .width = experts.gate_up.width()} {
   if (shape_.small) buffers_.plan = {};
 }
 
 void ExpertStep::plan() const {
-  if (shape_.small) return;
-  plan_pairs(device_, shape_.rows, plan_, buffers_.plan);
-  if (shape_.many) gather_pairs(device_, shape_.rows, plan_, buffers_.plan, buffers_.x);
+  if (!shape_.small) plan_pairs(device_, shape_.rows, plan_, buffers_.plan);
 }
 
 ExpertProduct ExpertStep::product(const ExpertTiles& side) const {
@@ -68,9 +66,7 @@ void ExpertStep::multiply(const ExpertProduct& product) const {
 
 void ExpertStep::gate_up() const {
   ExpertProduct gate_up = product(experts_.gate_up);
-  if (shape_.many) {
-    gate_up.x.columns = buffers_.x;
-  } else if (shape_.small) {
+  if (shape_.small) {
     gate_up.x = {.exact = args_.x, .exact_stride = args_.x_stride, .in = args_.in};
   } else {
     gate_up.x.rounded = buffers_.x;
@@ -82,15 +78,14 @@ void ExpertStep::gate_up() const {
                        .up_bias = args_.up_bias,
                        .inter = args_.inter,
                        .h = buffers_.h,
-                       .width = experts_.down.width(),
-                       .columns = shape_.many}};
+                       .width = experts_.down.width()}};
   multiply(gate_up);
 }
 
 void ExpertStep::down() const {
   ExpertProduct down = product(experts_.down);
   down.planned_before = true;
-  (shape_.many ? down.x.columns : down.x.rounded) = buffers_.h;
+  down.x.rounded = buffers_.h;
   down.out = {.z = {.bias = args_.down_bias, .out = args_.out, .z = buffers_.z}};
   multiply(down);
 }
