@@ -56,7 +56,15 @@ void Compiler::moe(const std::string& name, const MoeFfn& f, Buffer router_input
                       .ids = ids,
                       .weights = weights.data}),
          weights);
+  const Buffer shared = f.shared ? c_.buffer("moe.shared", spec_.hidden) : Buffer{};
+  if (f.shared) {
+    narrow(name + "shared.", *f.shared, shared);
+    if (f.shared_gate) {
+      elementwise(name + "shared.gate_row.apply", ElementwiseKind::kGateRow, shared, shared_gate, shared);
+    }
+  }
   const Buffer routed = f.latent ? c_.buffer("moe.latent_out", input.cols) : out;
+  const bool added = f.shared && !f.latent;  // with the experts' outputs
   c_.add(bind_moe(c_.device(), name + "experts",
                   {.experts = f.experts,
                    .in = input.cols,
@@ -71,24 +79,19 @@ void Compiler::moe(const std::string& name, const MoeFfn& f, Buffer router_input
                    .x_stride = input.cols,
                    .ids = ids,
                    .weights = weights.data,
+                   .routed_before = f.shared.has_value(),
+                   .addend = added ? shared.data : nullptr,
+                   .addend_stride = added ? shared.cols : 0,
                    .y = routed.data,
                    .y_stride = routed.cols,
                    .max_rows = c_.options().max_rows,
                    .workspace = moe_workspace_,
                    .activations = c_.options().activations}),
          routed);
-  if (f.latent) {
-    if (!f.latent->norm.empty()) norm(name + "latent_norm", f.latent->norm, routed, routed);
-    linear(name + "latent_up", f.latent->up, routed, out);
-  }
-  if (f.shared) {
-    const Buffer shared = c_.buffer("moe.shared", spec_.hidden);
-    narrow(name + "shared.", *f.shared, shared);
-    if (f.shared_gate) {
-      elementwise(name + "shared.gate_row.apply", ElementwiseKind::kGateRow, shared, shared_gate, shared);
-    }
-    add(name + "shared.add", out, shared, out);
-  }
+  if (!f.latent) return;
+  if (!f.latent->norm.empty()) norm(name + "latent_norm", f.latent->norm, routed, routed);
+  linear(name + "latent_up", f.latent->up, routed, out);
+  if (f.shared) add(name + "shared.add", out, shared, out);
 }
 
 void Compiler::feed(const std::string& name, const ParallelFfn& f, Buffer stream, Buffer x, Buffer out) {
