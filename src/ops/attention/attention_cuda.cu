@@ -105,7 +105,8 @@ class MmaCudaAttention final : public CudaOp {
                                      .piece_factor = args.value_dim > 256 ? 2 : 1,
                                      .window = args.window};
     const int64_t most = args.max_rows * geometry.tiles() * kMostPieces;
-    const int64_t slots = std::max(std::min(kPartialBytes / (kernels.slot.floats() * 4), most), resident(kernels));
+    const int64_t slots =
+        std::max(std::min(kPartialBytes / (kernels.slot.floats() * 4), most), resident(kernels) * kernels.workers);
     device().reserve_workspace(row_bytes(args.max_rows) + slots * kernels.slot.floats() * 4);
     return {.kernels = kernels,
             .attention = {.args = args,

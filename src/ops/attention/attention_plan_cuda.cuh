@@ -36,12 +36,12 @@ __device__ inline int quotient(int64_t a, int64_t b) {
 }
 
 struct AttentionEntry {
-  int64_t first_row, rows, position;  // in the batch; of the first row
+  int first_row, rows, position;  // in the batch; of the first row
 };
 
 struct AttentionBlock {
-  int64_t row, rows, position;
-  int64_t piece, first_piece, pieces;
+  int row, rows, position;
+  int piece, first_piece, pieces;
 };
 
 __device__ inline int attention_entries(const StepView& step, const SelectedRows& selected) {
@@ -51,7 +51,7 @@ __device__ inline int attention_entries(const StepView& step, const SelectedRows
 __device__ inline AttentionEntry attention_entry(const StepView& step, const SelectedRows& selected, int entry) {
   if (selected.list != nullptr) return {entry, 1, selected.count[entry] - 1};
   const SpanView& span = step.spans[static_cast<size_t>(entry)];
-  return {span.first_row, span.rows, span.first_position};
+  return {span.first_row, span.rows, static_cast<int>(span.first_position)};
 }
 
 // Blocks and most pieces of one of them.
@@ -59,40 +59,45 @@ struct EntrySize {
   int blocks, pieces;
 };
 
-__device__ inline EntrySize entry_size(const AttentionGeometry& g, const AttentionEntry& entry) {
-  EntrySize size{0, 0};
+// Calls part(position, rows, piece) for the parts of an entry's rows whose pieces have one length.
+template <class Part>
+__device__ __forceinline__ void for_parts(const AttentionGeometry& g, const AttentionEntry& entry, Part part) {
   const int64_t end = entry.position + entry.rows;
   for (int64_t p = entry.position; p < end;) {
     const int64_t change = g.same_piece_end(p), stop = change < end ? change : end;
-    const int64_t piece = g.piece(p);
-    const int pieces = quotient(stop - 1, piece) - quotient(first_visible(p, g.window), piece) + 1;
-    size.blocks += quotient(stop - p + g.block_rows - 1, g.block_rows);
-    size.pieces = pieces > size.pieces ? pieces : size.pieces;
+    part(static_cast<int>(p), static_cast<int>(stop - p), static_cast<int>(g.piece(p)));
     p = stop;
   }
-  return size;
 }
 
-__device__ inline AttentionBlock block_at(const AttentionGeometry& g, int64_t row, int64_t rows, int64_t position) {
-  const int64_t piece = g.piece(position), first = quotient(first_visible(position, g.window), piece);
-  return {row, rows, position, piece, first, quotient(position + rows - 1, piece) - first + 1};
+__device__ inline EntrySize entry_size(const AttentionGeometry& g, const AttentionEntry& entry) {
+  EntrySize size{0, 0};
+  for_parts(g, entry, [&](int position, int rows, int piece) {
+    const int first = static_cast<int>(first_visible(position, g.window));
+    const int pieces = quotient(position + rows - 1, piece) - quotient(first, piece) + 1;
+    size.blocks += quotient(rows + g.block_rows - 1, g.block_rows);
+    size.pieces = pieces > size.pieces ? pieces : size.pieces;
+  });
+  return size;
 }
 
 // The block with this index.
 __device__ inline AttentionBlock find_block(const AttentionGeometry& g, const AttentionEntry& entry, int index) {
-  const int64_t end = entry.position + entry.rows;
-  for (int64_t p = entry.position; p < end;) {
-    const int64_t change = g.same_piece_end(p), stop = change < end ? change : end;
-    const int blocks = quotient(stop - p + g.block_rows - 1, g.block_rows);
-    if (index < blocks) {
-      const int64_t first = p + static_cast<int64_t>(index) * g.block_rows;
-      const int64_t rows = stop - first < g.block_rows ? stop - first : g.block_rows;
-      return block_at(g, entry.first_row + first - entry.position, rows, first);
+  AttentionBlock found{};
+  for_parts(g, entry, [&](int position, int rows, int piece) {
+    const int blocks = quotient(rows + g.block_rows - 1, g.block_rows);
+    if (index >= 0 && index < blocks) {
+      const int at = index * g.block_rows, first = position + at;
+      found.row = entry.first_row + first - entry.position;
+      found.rows = rows - at < g.block_rows ? rows - at : g.block_rows;
+      found.position = first;
+      found.piece = piece;
+      found.first_piece = quotient(first_visible(first, g.window), piece);
+      found.pieces = quotient(first + found.rows - 1, piece) - found.first_piece + 1;
     }
     index -= blocks;
-    p = stop;
-  }
-  return {};
+  });
+  return found;
 }
 
 // What a block of threads computes once, in shared memory.
@@ -110,9 +115,9 @@ struct AttentionPlan {
   }
 };
 
-// By the first kPlanChunks threads of a block; all threads call it.
+// By the first kPlanChunks threads of a block; all threads call it. `workers` take units side by side.
 __device__ inline void make_plan(AttentionPlan& plan, const StepView& step, const SelectedRows& selected,
-                                 const AttentionGeometry& g, int64_t slots) {
+                                 const AttentionGeometry& g, int64_t slots, int64_t workers) {
   const int entries = attention_entries(step, selected);
   const int chunk = (entries + kPlanChunks - 1) / kPlanChunks;
   const int thread = threadIdx.x, lane = thread % 32, warp = thread / 32;
@@ -144,8 +149,8 @@ __device__ inline void make_plan(AttentionPlan& plan, const StepView& step, cons
     most = plan.most[w] > most ? plan.most[w] : most;
   }
   // Whole items when they take no more than a sixth longer than pieces, evenly shared out, would.
-  const int64_t rounds = (all_items + gridDim.x - 1) / gridDim.x;
-  const bool split = all_pieces <= slots && most > 1 && rounds * most * gridDim.x * 6 > all_pieces * 7;
+  const int64_t rounds = (all_items + workers - 1) / workers;
+  const bool split = all_pieces <= slots && most > 1 && rounds * most * workers * 6 > all_pieces * 7;
   __syncthreads();
   if (thread < kPlanChunks) plan.before[thread] = split ? pieces : items;
   if (thread == 0) {
@@ -168,9 +173,9 @@ struct MergeRow {
 struct AttentionUnit {
   int entry;
   AttentionBlock block;
-  int tile;                     // of the block: KV head times groups
-  int slots;                    // of its item; 1: it is whole
-  int64_t first_piece, pieces;  // of the sequence; pieces 0: nothing to do
+  int tile;                 // of the block: KV head times groups
+  int slots;                // of its item; 1: it is whole
+  int first_piece, pieces;  // of the sequence; pieces 0: nothing to do
 
   __device__ bool whole() const { return slots == 1; }  // all that the rows see
 };
@@ -207,13 +212,18 @@ __device__ inline AttentionUnit find_unit(const AttentionPlan& plan, const StepV
   return found;
 }
 
+__device__ inline const SpanView& span_of(const StepView& step, const SelectedRows& selected,
+                                          const AttentionUnit& unit) {
+  const int span = selected.list != nullptr ? step.row_spans[static_cast<size_t>(unit.entry)] : unit.entry;
+  return step.spans[static_cast<size_t>(span)];
+}
+
 // By `threads` threads of a block: an item's first unit says where the rows' pieces are.
 __device__ inline void note_rows(MergeRow* rows, const AttentionUnit& unit, int index, int thread, int threads) {
   const AttentionBlock& block = unit.block;
   if (unit.tile != 0 || unit.first_piece != block.first_piece) return;
-  for (int64_t i = thread; i < block.rows; i += threads) {
-    rows[block.row + i] = {index, unit.whole() ? 0 : unit.slots, static_cast<int32_t>(block.pieces),
-                           static_cast<int32_t>(block.row)};
+  for (int i = thread; i < block.rows; i += threads) {
+    rows[block.row + i] = {index, unit.whole() ? 0 : unit.slots, block.pieces, block.row};
   }
 }
 

@@ -6,8 +6,6 @@
 
 namespace weir {
 
-inline constexpr int kKeyTile = 64;  // positions
-
 namespace mma {
 
 // Rows of 16-byte chunks in shared memory, a multiple of eight chunks long: swizzled, so that eight rows of a matrix
@@ -20,13 +18,24 @@ __device__ __forceinline__ void store_chunk(uint32_t at, const std::byte* base, 
   *reinterpret_cast<uint4*>(const_cast<std::byte*>(base) + at) = value;
 }
 
-// Eight elements from FP32 as BF16; those from `count` on are zero.
-__device__ __forceinline__ uint4 round_chunk(const float* x, int count) {
+// The first `count` of eight elements, and zeros; vectors: x is aligned to 16 bytes.
+struct Eight {
   float v[8];
+
+  __device__ __forceinline__ uint4 rounded() const {
+    return {cuda::pack_bf16(v[0], v[1]), cuda::pack_bf16(v[2], v[3]), cuda::pack_bf16(v[4], v[5]),
+            cuda::pack_bf16(v[6], v[7])};
+  }
+};
+__device__ __forceinline__ Eight load_eight(const float* x, int count, bool vectors) {
+  if (vectors && count >= 8) {
+    const float4 low = reinterpret_cast<const float4*>(x)[0], high = reinterpret_cast<const float4*>(x)[1];
+    return {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
+  }
+  Eight eight;
 #pragma unroll
-  for (int i = 0; i < 8; ++i) v[i] = i < count ? x[i] : 0.f;
-  return {cuda::pack_bf16(v[0], v[1]), cuda::pack_bf16(v[2], v[3]), cuda::pack_bf16(v[4], v[5]),
-          cuda::pack_bf16(v[6], v[7])};
+  for (int i = 0; i < 8; ++i) eight.v[i] = i < count ? x[i] : 0.f;
+  return eight;
 }
 
 // Key or value rows of one KV head.
@@ -36,6 +45,7 @@ struct TileSource {
   int dim;
   bool direct;  // BF16 in whole, aligned chunks
 
+  TileSource() = default;
   __device__ TileSource(const PagedRows& from, StateDtype type, int64_t first_element, int64_t elements, int padded)
       : rows(from), dtype(type), dim(static_cast<int>(elements)) {
     rows.base += first_element * state_bytes(type);
@@ -59,38 +69,39 @@ struct ColumnsOf64 {
   }
 };
 
-// Loads positions [tile, tile + 64) of [first, last] to `to`; zeros for the others. By the first kThreads threads.
-template <int kDim, int kThreads, class Place = SwizzledRows<kDim>>
+// Loads positions [tile, tile + kPositions) of [first, last] to `to`, zeros for the others: by kThreads threads of
+// which this one is number `thread`.
+template <int kDim, int kThreads, class Place = SwizzledRows<kDim>, int kPositions = kKeyTile>
 __device__ __forceinline__ void load_tile(const TileSource& source, int64_t tile, int64_t first, int64_t last,
-                                          std::byte* to) {
+                                          std::byte* to, int thread) {
   constexpr int kChunks = kDim / 8, kLanes = kChunks < 32 ? kChunks : 32, kRows = kThreads / kLanes;
   static_assert(16 % kRows == 0);  // a pass over all threads stays within a page
-  const int lane = threadIdx.x % kLanes, first_row = threadIdx.x / kLanes;
+  const int lane = thread % kLanes, first_row = thread / kLanes;
   const int from = static_cast<int>(first - tile), end = static_cast<int>(last - tile);
   if (!source.direct) {
-    for (int r = first_row; r < kKeyTile; r += kRows) {
+    for (int r = first_row; r < kPositions; r += kRows) {
       const bool live = r >= from && r <= end;
       const std::byte* row = source.rows.row(live ? tile + r : last);
       for (int c = lane; c < kChunks; c += kLanes) {
-        float v[8] = {};
+        Eight eight{};
         for (int e = 0; e < 8 && live && c * 8 + e < source.dim; ++e) {
-          v[e] = stored_element(source.dtype, row, c * 8 + e);
+          eight.v[e] = stored_element(source.dtype, row, c * 8 + e);
         }
-        store_chunk(Place::offset(r, c), to, round_chunk(v, 8));
+        store_chunk(Place::offset(r, c), to, eight.rounded());
       }
     }
     return;
   }
   const uint32_t to_address = cuda::ptx::shared_address(to);
-  const std::byte* pages[kKeyTile / kPagePositions];
+  const std::byte* pages[kPositions / kPagePositions];
 #pragma unroll
-  for (int p = 0; p < kKeyTile / kPagePositions; ++p) {
+  for (int p = 0; p < kPositions / kPagePositions; ++p) {
     const int position = p * static_cast<int>(kPagePositions);
     const bool live = position + kPagePositions > from && position <= end && source.rows.selected == nullptr;
     pages[p] = live ? source.rows.page(tile + position) + lane * 16 : nullptr;
   }
 #pragma unroll
-  for (int i = 0; i < kKeyTile / kRows; ++i) {
+  for (int i = 0; i < kPositions / kRows; ++i) {
     const int r = i * kRows + first_row;
     const bool live = r >= from && r <= end;
     const std::byte* row =

@@ -61,6 +61,9 @@ struct Page {
   __device__ uint16_t* keys(int key_head, int row) const { return at(key_head * kKeyPageBytes, row); }
   __device__ uint16_t* updates(int head, int row) const { return at(values(head), row); }
   __device__ float* decays(int head) const { return reinterpret_cast<float*>(data + values(head) + kDecays); }
+  __device__ float* inverse(int head, int row) const {
+    return reinterpret_cast<float*>(data + values(head) + kInverse) + row * kChunk;
+  }
   __device__ uint16_t* inputs(Input which, int head, int row) const {
     if (which == kV) return at(values(head) + kValueInputs, row);
     return at(head * kKeyPageBytes + kKeyInputs + (which == kK ? kChunk * kRowBytes : 0), row);
@@ -132,10 +135,5 @@ struct Sequence {
     return reinterpret_cast<const float4*>(layer.conv) + layer.channel(which, head);
   }
 };
-
-// u of two neighbouring rows, scaled for the commit.
-__device__ __forceinline__ uint32_t scale_rows(uint32_t updates, const float* factors) {
-  return pack_bf16(low_bf16(updates) * factors[0], high_bf16(updates) * factors[1]);
-}
 
 }  // namespace weir::gdn

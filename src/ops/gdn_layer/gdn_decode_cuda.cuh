@@ -83,22 +83,12 @@ struct ValueHistory {
   }
 };
 
-// u as an operand, its rows scaled for the commit.
-__device__ __forceinline__ void scale_updates(uint32_t* updates, const float* decays, int c) {
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    const float* g = decays + 2 * c + i / 2 * 8;
-    const float factors[2] = {fast_exp(decays[kChunk - 1] - g[0]), fast_exp(decays[kChunk - 1] - g[1])};
-    updates[i] = scale_rows(updates[i], factors);
-  }
-}
-
 // Warps 0 (q) and 1 (k): the row's operands and journal entries.
 __device__ __forceinline__ void write_operands(DecodeShared& shared, const Layer& layer, const DecodeRow& r,
                                                const KeyHistory& history, uint2 x, int warp, int lane) {
   float4 s = kda::convolve4(history.taps, history.inputs[0], history.inputs[1], history.inputs[2], x);
-  s = s * ptx::inverse_root_approx(cuda::warp_sum(kda::square_sum(s)) + layer.l2_eps);
-  const uint2 y = kda::pack4(warp == 0 ? s * kda::kQueryScale : s);
+  const float factor = ptx::inverse_root_approx(cuda::warp_sum(kda::square_sum(s)) + layer.l2_eps);
+  const uint2 y = kda::pack4(s * (warp == 0 ? factor * kda::kQueryScale : factor));
   reinterpret_cast<uint2*>(shared.own[warp == 0 ? 1 : 0])[lane] = y;
   if (!r.now || !layer.is_first(r.head)) return;
   reinterpret_cast<uint2*>(r.now.inputs(warp == 0 ? kQ : kK, r.key_head, r.row))[lane] = x;
@@ -144,7 +134,7 @@ __device__ __forceinline__ void store_pairs(kda::PairWeights& to, const float* d
     const int j = lane / 4 + 8 * upper;
     const float factor = j < row ? fast_exp(total - decays[j]) : 1.f;
     to.updates[j] = j < row ? beta * (factor * d[2 * upper]) : 0.f;
-    to.outputs[j] = j <= row ? static_cast<uint16_t>(pack_bf16(factor * d[2 * upper + 1], 0.f)) : 0;
+    to.products[j] = j <= row ? factor * d[2 * upper + 1] : 0.f;
   }
 }
 
@@ -170,6 +160,7 @@ __global__ void __launch_bounds__(kDecodeThreads, 4) decode(const StepView* step
   KeyHistory keys;
   if (warp < 2) keys.fetch(layer, r, which, lane);
   me.fetch_updates(r.old.updates(head, 0), r.earlier);
+  me.fetch_inverse(r.old.inverse(head, 0), r.earlier);
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
     const int j = me.thread / 16 + 8 * i, part = me.thread % 16 * 8;
@@ -206,10 +197,16 @@ __global__ void __launch_bounds__(kDecodeThreads, 4) decode(const StepView* step
 
   if (r.commits) {
     uint32_t updates[2][4];
+    float commits[4];  // of rows 2 c, 2 c + 1, 8 + 2 c, 9 + 2 c
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      commits[i] = fast_exp(shared.decays[kChunk - 1] - shared.decays[2 * me.c + i % 2 + i / 2 * 8]);
+    }
 #pragma unroll
     for (int tile = 0; tile < 2; ++tile) {
-      me.load_updates(updates[tile], tile);
-      scale_updates(updates[tile], shared.decays, me.c);
+      uint32_t own[4];
+      me.load_updates(own, tile);
+      me.combine(updates[tile], own, commits);
     }
     const float decay = fast_exp(shared.decays[kChunk - 1]);
     me.commit(
@@ -226,7 +223,9 @@ __global__ void __launch_bounds__(kDecodeThreads, 4) decode(const StepView* step
   for (int i = 0; i < 8; ++i) d.anchor[i / 4][i % 4] *= scale;
   store_pairs(shared.pairs[warp], d.pairs, shared.decays, total, r.row, beta, lane);
   __syncwarp();
-  const uint16_t update = me.update(beta * (value - me.pick(d.anchor, 0)), r.row);
+  me.invert(r.row, r.now ? r.now.inverse(head, r.row) : nullptr);
+  const uint16_t update = static_cast<uint16_t>(pack_bf16(beta * (value - me.pick(d.anchor, 0)), 0.f));
+  me.store_update(update, r.row);
   if (r.now) r.now.updates(head, r.row)[column] = update;
   const float factor = gate * fast_sigmoid(gate), normed = me.output(d.anchor, layer.norm_eps);
   layer.out[r.batch_row * layer.out_stride + head * kDim + column] =

@@ -9,16 +9,16 @@
 // Numeric specification: the same bits for every row, whoever computes it. Functions and sums not defined here are
 // those of kda_layer.h. Per head, q and k of its key head:
 //   x of q, k, v:  c = sum of four taps, oldest first;  s = c * sig(c);  rows before position 0 are +0
-//   k = bf16(s * r), q = bf16((s * r) * 128^-1/2) with r = 1 / sqrt(sum128(s^2) + l2_eps);  v = bf16(s)
+//   k = bf16(s * r), q = bf16(s * (r * 128^-1/2)) with r = 1 / sqrt(sum128(s^2) + l2_eps);  v = bf16(s)
 //   beta = sig(beta_logit);  g = -(a * softplus(a_logit + dt_bias))
 // Chunk = 16 positions at absolute multiples, i = this row, j = earlier rows of the chunk or this one, d = key channel,
 // c = value column, S = the anchor at the chunk's start:
 //   G_i = G_{i-1} + g_i, FP32, from 0 at the chunk's start;  e_i = exp(G_i)
 //   P_i[c] = e_i * sum_d k_i[d] hi(S[d][c]);  Q_i[c] the same with q_i
-//   Lb_ij = beta_i * (exp(G_i - G_j) * (k_i . k_j));  A_ij = bf16(exp(G_i - G_j) * (q_i . k_j))
-//   u_i[c] = bf16(beta_i (v_i[c] - P_i[c]) - sum_{j<i} Lb_ij u_j[c])   fused multiply-adds, j ascending
-//   o_i[c] = Q_i[c] + sum_j A_ij u_j[c]                                one tensor-core step over 16 rows, j > i being 0
-//   anchor:  S'[d][c] = exp(G_15) S[d][c] + sum_j k_j[d] w_j[c],  w_j = bf16(u_j exp(G_15 - G_j))    one such step
+//   Lb_ij = beta_i * (exp(G_i - G_j) * (k_i . k_j));  A_ij = exp(G_i - G_j) * (q_i . k_j)
+//   T and AT from them, w and o from P and Q, as in kda_layer.h
+//   u_m[c] = bf16(exp(G_15 - G_m) * sum_j bf16(T_mj) w_j[c])           the sum one tensor-core step from zero
+//   anchor:  S'[d][c] = exp(G_15) S[d][c] + sum_m k_m[d] u_m[c]        one such step
 //   out = bf16(((o * r) * w) * (gate * sig(gate))),  r as in kda_layer.h
 // Products over d are tensor-core chains from zero, 8 steps of 16 channels, ascending. The decay of a head is one
 // number: keys and queries enter all products as they are, so heads share them, and u alone is scaled for the anchor.
@@ -28,7 +28,7 @@
 //   anchor:        [heads]: hi plane, lo plane, the convolution's window [3 rows][128] BF16 of v;
 //                  [key heads]: the windows of q and k
 //   journal page:  [key heads]: k [16 rows][128] BF16, inputs of the convolutions of q and k the same;
-//                  [heads]: u, inputs of v, and G [16] FP32
+//                  [heads]: w, inputs of v, G [16] and T [16][16] FP32
 // This op's PageField is read as 16 * row_bytes bytes, not row by row.
 //
 // Spans start anywhere; where a row lies at a multiple of 16 above span.anchor_position, the next anchor is made in the

@@ -103,11 +103,11 @@ class GdnLayer final : public CudaOp {
              {.grid = std::min<int64_t>((parts + gdn::kPrepWarps - 1) / gdn::kPrepWarps,
                                         free >= serial ? free : device().sm_count()),
               .block = gdn::kPrepWarps * 32,
-              .shared_bytes = gdn::kPrepWarps * gdn::kKeyBlockBytes + table},
+              .shared_bytes = static_cast<int64_t>(sizeof(gdn::PrepShared)) * gdn::kPrepWarps + table},
              &gdn::prep, device().step(), layer_, range, blocks);
       launch(device(),
              {.grid = serial,
-              .block = gdn::kSpanThreads + 128,
+              .block = kda::kSpanThreads + kda::kOutputThreads,
               .shared_bytes = static_cast<int64_t>(sizeof(gdn::SpanShared)) + table,
               .overlap = true},
              &gdn::span, device().step(), layer_, range, blocks, carry + turn % 2 * carry_size,

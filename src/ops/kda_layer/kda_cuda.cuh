@@ -44,7 +44,8 @@ struct Layer {
 
 // --- arithmetic -----------------------------------------------------------------------------------------------------
 
-__device__ __forceinline__ float fast_exp(float x) { return ptx::exp2_approx(x * 1.4426950408889634f); }
+constexpr float kLog2E = 1.4426950408889634f;
+__device__ __forceinline__ float fast_exp(float x) { return ptx::exp2_approx(x * kLog2E); }
 __device__ __forceinline__ float fast_sigmoid(float x) { return ptx::reciprocal_approx(1.f + fast_exp(-x)); }
 
 __device__ __forceinline__ float4 unpack4(uint2 x) {
@@ -55,8 +56,8 @@ __device__ __forceinline__ float4 operator*(float4 a, float4 b) { return {a.x * 
 __device__ __forceinline__ float4 operator*(float4 a, float b) { return {a.x * b, a.y * b, a.z * b, a.w * b}; }
 __device__ __forceinline__ float4 operator+(float4 a, float4 b) { return {a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w}; }
 __device__ __forceinline__ float4 operator-(float4 a, float4 b) { return {a.x - b.x, a.y - b.y, a.z - b.z, a.w - b.w}; }
-__device__ __forceinline__ float4 fast_exp4(float4 x) {
-  return {fast_exp(x.x), fast_exp(x.y), fast_exp(x.z), fast_exp(x.w)};
+__device__ __forceinline__ float4 exp2_4(float4 x) {
+  return {ptx::exp2_approx(x.x), ptx::exp2_approx(x.y), ptx::exp2_approx(x.z), ptx::exp2_approx(x.w)};
 }
 __device__ __forceinline__ float4 fast_sigmoid4(float4 x) {
   return {fast_sigmoid(x.x), fast_sigmoid(x.y), fast_sigmoid(x.z), fast_sigmoid(x.w)};
@@ -93,10 +94,14 @@ __device__ __forceinline__ float fast_softplus(float z) {
   return fmaf(p, t, fmaxf(z, 0.f));
 }
 
+// To the base 2.
 template <bool kBounded>
 __device__ __forceinline__ float log_decay(float f, float bias, float a, float lower_bound) {
-  const float z = f + bias;
-  return kBounded ? lower_bound * fast_sigmoid(a * z) : -(a * fast_softplus(z));
+  if constexpr (kBounded) {
+    const float c = -(a * kLog2E);
+    return lower_bound * kLog2E * ptx::reciprocal_approx(1.f + ptx::exp2_approx(fmaf(f, c, bias * c)));
+  }
+  return -(a * kLog2E) * fast_softplus(f + bias);
 }
 template <bool kBounded>
 __device__ __forceinline__ float4 log_decay4(float4 f, float4 bias, float a, float lower_bound) {
@@ -143,6 +148,7 @@ struct Page {
   __device__ uint16_t* inputs(int which, int row) const {
     return reinterpret_cast<uint16_t*>(data + kInputs) + (which * kChunk + row) * kDim;
   }
+  __device__ float* inverse(int row) const { return reinterpret_cast<float*>(data + kInverse) + row * kChunk; }
 };
 
 // A head's parts of an anchor.

@@ -10,14 +10,15 @@ namespace weir::kda {
 constexpr int kDecodeWarps = 4, kDecodeThreads = kDecodeWarps * 32, kDecodeColumns = kDim / kDecodeWarps;
 constexpr int kUpdatePitch = 40;  // of rows, without bank conflicts
 
-// Lb and A of the row; each warp has its own.
+// Lb, A and A T of the row; each warp has its own.
 struct PairWeights {
-  alignas(16) float updates[kChunk];
+  alignas(16) float updates[kChunk], products[kChunk];
   alignas(16) uint16_t outputs[kChunk];
 };
 struct ColumnsShared {
   alignas(128) uint4 high[8][8][32];                                 // hi(S): [tile][step][lane]
-  alignas(16) uint16_t updates[kDecodeWarps][kChunk][kUpdatePitch];  // u of the chunk's rows, 0 where not yet
+  alignas(16) uint16_t updates[kDecodeWarps][kChunk][kUpdatePitch];  // w of the chunk's rows, 0 where not yet
+  alignas(16) float inverse[kChunk - 1][kChunk];                     // T from row 1 on, 0 where not yet
   PairWeights pairs[kDecodeWarps];
   float squares[8];
   uint64_t fetched;  // hi(S)
@@ -83,7 +84,7 @@ class Columns {
     __syncwarp();
   }
 
-  // Starts the copies of the warp's part of u: rows below `count`, kDim apart.
+  // Starts the copies of the warp's part of w: rows below `count`, kDim apart.
   __device__ void fetch_updates(const uint16_t* from, int count) const {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
@@ -93,6 +94,13 @@ class Columns {
                         live ? from + row * kDim + warp * kDecodeColumns + part : nullptr, live);
     }
   }
+  // Starts the copy of T's rows below `count`.
+  __device__ void fetch_inverse(const float* from, int count) const {
+    const int row = 1 + thread / 4, part = thread % 4 * 4;
+    if (row >= kChunk) return;
+    ptx::copy_async16(ptx::shared_address(&shared_.inverse[row - 1][part]),
+                      row < count ? from + row * kChunk + part : nullptr, row < count);
+  }
   __device__ void clear_updates() const {
     __syncwarp();
     for (int i = 0; i < 2; ++i) {
@@ -100,7 +108,7 @@ class Columns {
     }
     __syncwarp();
   }
-  // u of a tile as an operand, columns by rows.
+  // w of a tile as an operand, columns by rows.
   __device__ void load_updates(uint32_t* a, int tile) const {
     ptx::load_matrix_x4_transposed(
         a, ptx::shared_address(&updates_[lane % 8 + lane / 16 * 8][16 * tile + lane / 8 % 2 * 8]));
@@ -155,17 +163,48 @@ class Columns {
     if (lane == 0) ptx::wait_bulk_stores_read<0>();
   }
 
-  // u of this lane's column, rounded, from what does not depend on earlier u. Rows that are not earlier count nothing:
-  // Lb is +0 there and u is 0.
-  __device__ uint16_t update(float u, int row) const {
-    const float* weights = shared_.pairs[warp].updates;
+  // u of a whole chunk as an operand, from w: sums[8 x + 2 c + e] of the tensor core are rows of T as columns. factors:
+  // of rows 2 c, 2 c + 1, 8 + 2 c, 9 + 2 c.
+  __device__ void combine(uint32_t* u, const uint32_t* w, const float* factors = nullptr) const {
+    float sums[8] = {};
 #pragma unroll
-    for (int j = 0; j < kChunk - 1; ++j) u = fmaf(-weights[j], low_bf16(updates_[j][local]), u);
-    const uint16_t rounded = static_cast<uint16_t>(pack_bf16(u, 0.f));
+    for (int x = 0; x < 2; ++x) {
+      const int row = 8 * x + g;
+      ptx::mma_bf16(sums + 4 * x, w, pack_bf16(inverse(row, 2 * c), inverse(row, 2 * c + 1)),
+                    pack_bf16(inverse(row, 8 + 2 * c), inverse(row, 9 + 2 * c)));
+    }
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const float* f = factors + i / 2 * 2;
+      u[i] = factors == nullptr ? pack_bf16(sums[2 * i], sums[2 * i + 1])
+                                : pack_bf16(sums[2 * i] * f[0], sums[2 * i + 1] * f[1]);
+    }
+  }
+
+  // Row t of T, kept in the journal at `to` if that is not null, and of A T, from Lb and A. Rows that are not earlier
+  // count nothing.
+  __device__ void invert(int t, float* to) const {
+    PairWeights& weights = shared_.pairs[warp];
+    const int j = lane % kChunk;
+    float own = 0.f, output = 0.f;
+#pragma unroll
+    for (int m = 0; m < kChunk - 1; ++m) {
+      const float x = inverse(m, j);
+      own = fmaf(-weights.updates[m], x, own);
+      output = fmaf(m < t ? weights.products[m] : 0.f, x, output);
+    }
+    if (j == t) own = 1.f;
+    output = fmaf(weights.products[t], own, output);
+    if (lane < kChunk) {
+      weights.outputs[j] = static_cast<uint16_t>(pack_bf16(output, 0.f));
+      if (warp == 0 && to != nullptr) to[j] = own;
+    }
     __syncwarp();
-    updates_[row][local] = rounded;
+  }
+  // w of this lane's column.
+  __device__ void store_update(uint16_t update, int row) const {
+    updates_[row][local] = update;
     __syncwarp();
-    return rounded;
   }
 
   // The row's output in this lane's column, normed. d: odd columns of pairs hold the anchor's term.
@@ -185,6 +224,11 @@ class Columns {
   }
 
  private:
+  __device__ float inverse(int row, int j) const {
+    if (row > 0) return shared_.inverse[row - 1][j];
+    return j == 0 ? 1.f : 0.f;
+  }
+
   ColumnsShared& shared_;
   uint16_t (*const updates_)[kUpdatePitch];
 };

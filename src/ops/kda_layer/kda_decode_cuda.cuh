@@ -13,22 +13,22 @@ __device__ __forceinline__ void write_operands(DecodeShared<kBounded>& shared, c
                                                uint2 f, int warp, int lane) {
   const float4 total = history.total + log_decay4<kBounded>(unpack4(f), history.bias, history.a, layer.lower_bound);
   float4 s = convolve4(history.taps, history.inputs[0], history.inputs[1], history.inputs[2], x);
-  s = s * ptx::inverse_root_approx(cuda::warp_sum(square_sum(s)) + layer.l2_eps);
-  if (warp == 0) s = s * kQueryScale;
+  const float factor = ptx::inverse_root_approx(cuda::warp_sum(square_sum(s)) + layer.l2_eps);
+  s = s * (warp == 0 ? factor * kQueryScale : factor);
   const int which = warp == 0 ? 1 : 0;
   const uint2 plain = pack4(s);
   if constexpr (!kBounded) s = unpack4(plain);
-  reinterpret_cast<uint2*>(shared.own[which])[lane] = pack4(s * fast_exp4(total));
+  reinterpret_cast<uint2*>(shared.own[which])[lane] = pack4(s * exp2_4(total));
   uint2 stored = plain;
   if constexpr (kBounded) {
-    stored = pack4(s * fast_exp4({-total.x, -total.y, -total.z, -total.w}));
+    stored = pack4(s * exp2_4({-total.x, -total.y, -total.z, -total.w}));
     if (warp == 1) reinterpret_cast<uint2*>(shared.keys[kChunk])[lane] = stored;
   } else {
     reinterpret_cast<uint2*>(shared.plain[which])[lane] = plain;
 #pragma unroll
     for (int b = 0; b < 4; ++b) {
       if ((r.row >> b & 1) == 0) continue;
-      reinterpret_cast<uint2*>(shared.pair_rows[2 * b + which])[lane] = pack4(s * fast_exp4(total - scaled.start(b)));
+      reinterpret_cast<uint2*>(shared.pair_rows[2 * b + which])[lane] = pack4(s * exp2_4(total - scaled.start(b)));
     }
   }
   if (!r.now) return;
@@ -88,7 +88,7 @@ __device__ __forceinline__ void store_pairs(PairWeights& to, const Products& d, 
     if (!mine) continue;
     const float output = kBounded || j < t ? d.pairs[2 * upper + 1] : d.own[0];
     to.updates[j] = j < t ? beta * d.pairs[2 * upper] : 0.f;
-    to.outputs[j] = j <= t ? static_cast<uint16_t>(pack_bf16(output, 0.f)) : 0;
+    to.products[j] = j <= t ? output : 0.f;
   }
 }
 
@@ -114,6 +114,7 @@ __global__ void __launch_bounds__(kDecodeThreads, 4) decode(const StepView* step
   KeyHistory keys;
   if (warp < 2) keys.fetch(layer, r, head, warp == 0 ? kQ : kK, lane);
   me.fetch_updates(r.old.updates(0), r.earlier);
+  me.fetch_inverse(r.old.inverse(0), r.earlier);
   if (kBounded && !r.commits) {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
@@ -149,8 +150,12 @@ __global__ void __launch_bounds__(kDecodeThreads, 4) decode(const StepView* step
 
   if (r.commits) {
     uint32_t updates[2][4];
-    me.load_updates(updates[0], 0);
-    me.load_updates(updates[1], 1);
+#pragma unroll
+    for (int tile = 0; tile < 2; ++tile) {
+      uint32_t own[4];
+      me.load_updates(own, tile);
+      me.combine(updates[tile], own);
+    }
     const float* decay = shared.decay + 4 * me.c;
     me.commit(
         low, updates, shared.keys[0], kOperandPitch,
@@ -161,7 +166,9 @@ __global__ void __launch_bounds__(kDecodeThreads, 4) decode(const StepView* step
   Products d = products(shared, r.row, warp, lane);
   store_pairs<kBounded>(shared.pairs[warp], d, r.row, beta, lane);
   __syncwarp();
-  const uint16_t update = me.update(beta * (value - me.pick(d.anchor, 0)), r.row);
+  me.invert(r.row, r.now ? r.now.inverse(r.row) : nullptr);
+  const uint16_t update = static_cast<uint16_t>(pack_bf16(beta * (value - me.pick(d.anchor, 0)), 0.f));
+  me.store_update(update, r.row);
   if (r.now) r.now.updates(r.row)[column] = update;
   const float factor = fast_sigmoid(low_bf16(gate)), normed = me.output(d.anchor, layer.norm_eps);
   layer.out[r.batch_row * layer.out_stride + head * kDim + column] =

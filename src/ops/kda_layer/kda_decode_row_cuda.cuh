@@ -16,7 +16,7 @@ struct DecodeShared<true> : ColumnsShared {
   alignas(
       16) uint16_t keys[kChunk + 1][kOperandPitch];  // kn, the row's own last; of a commit kd in the order of places
   alignas(16) uint16_t own[2][kOperandPitch];        // kt, qt
-  alignas(16) float decay[kDim];                     // exp(G_15)
+  alignas(16) float decay[kDim];                     // 2^G_15
 };
 template <>
 struct DecodeShared<false> : DecodeShared<true> {    // keys: k relative to the block in which the row meets them
@@ -104,8 +104,8 @@ __device__ __forceinline__ void store_places(uint16_t* row, int lane, uint2 valu
 }
 
 // Journal keys that enter products scaled by channels; every warp has four rows of them at most.
-//   bounded, of a commit: kd = bf16(kn exp(G_15))
-//   unbounded: bf16(k exp(R - G_j)), R being G before the block of 2^b rows in which row t meets row j, or, of a
+//   bounded, of a commit: kd = bf16(kn 2^G_15)
+//   unbounded: bf16(k 2^(R - G_j)), R being G before the block of 2^b rows in which row t meets row j, or, of a
 //   commit, G_15. Bit b of t opens the block that begins at t >> b << b, and the 2^b rows before it meet t there.
 template <bool kBounded>
 class ScaledKeys {
@@ -144,18 +144,14 @@ class ScaledKeys {
 
   __device__ void store(DecodeShared<kBounded>& shared, int warp) const {
     if (kBounded && !commits_) return;
-    const float4 end = fast_exp4(starts_[0]);
+    const float4 end = exp2_4(starts_[0]);
     if (commits_ && warp == 0) reinterpret_cast<float4*>(shared.decay)[lane_] = end;
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       if (!kBounded && rows_[i] == kNone) continue;
       float4 factor = end;
       if constexpr (!kBounded) {
-        factor = fast_exp4((i < 2      ? starts_[3]
-                            : i == 2   ? starts_[2]
-                            : warp < 2 ? starts_[1]
-                                       : starts_[0]) -
-                           decays_[i]);
+        factor = exp2_4((i < 2 ? starts_[3] : i == 2 ? starts_[2] : warp < 2 ? starts_[1] : starts_[0]) - decays_[i]);
       }
       const uint2 x = pack4(unpack4(keys_[i]) * factor);
       if (kBounded || commits_) {

@@ -3,20 +3,16 @@
 // A lane has the channels 4 lane to 4 lane + 3: step lane / 4, and there the places of quad lane lane % 4.
 #pragma once
 
+#include <type_traits>
+
 #include "ops/kda_layer/kda_prep_rows_cuda.cuh"
 #include "ops/kda_layer/kda_spans_cuda.cuh"
 
 namespace weir::kda {
 
 constexpr int kPrepWarps = 4;
-constexpr int kPrepBlock = kBlockValues;  // v goes straight to global memory
-constexpr int kPrepDecays = kChunk * kDim * 4;
+constexpr int kPrepBlock = kBlockValues;             // v goes straight to global memory
 constexpr int kOperandTile = 4096, kKeyTile = 2048;  // of [kt; qt], of kn
-
-template <bool kBounded>
-constexpr int prep_shared_bytes() {
-  return kPrepWarps * (kPrepBlock + (kBounded ? 0 : kPrepDecays));
-}
 
 // Where a row's channels of this lane are in operand tiles that begin kTile bytes apart: two words.
 struct OperandPlace {
@@ -77,8 +73,12 @@ __device__ __forceinline__ void select_pairs(PairSums& sums, const PairSums& oth
   }
 }
 
+// Lb and A of a chunk by rows, 0 where j is not earlier, or later.
+struct Pairs {
+  float updates[kChunk][kChunk], outputs[kChunk][kChunk];
+};
 // beta is of row `lane`.
-__device__ __forceinline__ void store_pairs(std::byte* block, const PairSums& sums, float beta, int lane) {
+__device__ __forceinline__ void store_pairs(Pairs& pairs, const PairSums& sums, float beta, int lane) {
   const int g = lane / 4, c = lane % 4;
 #pragma unroll
   for (int x = 0; x < 2; ++x) {
@@ -87,15 +87,60 @@ __device__ __forceinline__ void store_pairs(std::byte* block, const PairSums& su
       const int i = g + 8 * r, j = 8 * x + 2 * c;
       const float scale = __shfl_sync(kAllLanes, beta, i);
       const float *key = sums.keys[x] + 2 * r, *query = sums.queries[x] + 2 * r;
-      reinterpret_cast<float2*>(block + kBlockPairs + (4 * x + c) * 128)[i] = {j < i ? scale * key[0] : 0.f,
-                                                                               j + 1 < i ? scale * key[1] : 0.f};
-      *reinterpret_cast<uint32_t*>(block + kBlockOutput + r * 256 + x * 128 + g * 16 + c * 4) =
-          pack_bf16(j <= i ? query[0] : 0.f, j + 1 <= i ? query[1] : 0.f);
+      *reinterpret_cast<float2*>(&pairs.updates[i][j]) = {j < i ? scale * key[0] : 0.f,
+                                                          j + 1 < i ? scale * key[1] : 0.f};
+      *reinterpret_cast<float2*>(&pairs.outputs[i][j]) = {j <= i ? query[0] : 0.f, j + 1 <= i ? query[1] : 0.f};
     }
   }
+  __syncwarp();
 }
 
-// Bounded: kd = bf16(kn exp(G_15)), transposed, takes the place of kn. Lane 4 g + c: place g of each half step, rows
+// T and A T from the pairs, rounded, as operands in core matrices. Each lane makes column lane % 16 of T; odd lanes'
+// halves share the rows of A T. old(i): T's row of the journal where there is one, else null; keep(i): where it goes.
+__device__ __forceinline__ float weighted_sum(const float* weights, const float* x, int count, float sign) {
+  float sum = 0.f;
+#pragma unroll
+  for (int m = 0; m < count; m += 4) {
+    const float4 w = *reinterpret_cast<const float4*>(weights + m);
+    sum = fmaf(sign * w.x, x[m], sum);
+    if (m + 1 < count) sum = fmaf(sign * w.y, x[m + 1], sum);
+    if (m + 2 < count) sum = fmaf(sign * w.z, x[m + 2], sum);
+    if (m + 3 < count) sum = fmaf(sign * w.w, x[m + 3], sum);
+  }
+  return sum;
+}
+template <class Old, class Keep>
+__device__ __forceinline__ void invert_pairs(const Pairs& pairs, std::byte* inverse, std::byte* outputs, int lane,
+                                             const Old& old, const Keep& keep) {
+  const int j = lane % kChunk, half = lane / kChunk;
+  float t[kChunk];
+#pragma unroll
+  for (int i = 0; i < kChunk; ++i) {
+    const float sum = weighted_sum(pairs.updates[i], t, i, -1.f);
+    t[i] = i == j ? 1.f : sum;
+    if (const float* row = old(i)) t[i] = row[j];
+    if (float* row = keep(i); row != nullptr && half == 0) row[j] = t[i];
+  }
+#pragma unroll
+  for (int pair = 0; pair < kChunk / 2; ++pair) {
+    const int i = 2 * pair + half, at = i / 8 * 256 + j / 8 * 128 + i % 8 * 16 + j % 8 * 2;
+    const float own = half == 0 ? t[2 * pair] : t[2 * pair + 1];
+    const uint32_t both = pack_bf16(own, weighted_sum(pairs.outputs[i], t, 2 * pair + 2, 1.f));
+    *reinterpret_cast<uint16_t*>(inverse + at) = static_cast<uint16_t>(both);
+    *reinterpret_cast<uint16_t*>(outputs + at) = static_cast<uint16_t>(both >> 16);
+  }
+}
+template <bool kPlain>
+__device__ __forceinline__ void prep_pairs(const PrepChunk& chunk, std::byte* block, Pairs& pairs, const PairSums& sums,
+                                           float beta, int lane) {
+  store_pairs(pairs, sums, beta, lane);
+  invert_pairs(
+      pairs, block + kBlockInverse, block + kBlockOutput, lane,
+      [&](int i) -> const float* { return !kPlain && i < chunk.first ? chunk.page.inverse(i) : nullptr; },
+      [&](int i) -> float* { return !kPlain && chunk.page && chunk.live(i) ? chunk.page.inverse(i) : nullptr; });
+}
+
+// Bounded: kd = bf16(kn 2^G_15), transposed, takes the place of kn. Lane 4 g + c: place g of each half step, rows
 // 2 c, 2 c + 1 and 8 further on.
 __device__ __forceinline__ void commit_bounded(std::byte* block, int lane) {
   std::byte* const commit = block + kBlockCommit;
@@ -136,25 +181,25 @@ __device__ __forceinline__ void commit_unbounded(std::byte* block, const uint2* 
 
 // What the block needs of keys, queries and gates. Bounded: kn stands where kd transposed will be.
 template <bool kPlain>
-__device__ __forceinline__ void prep_bounded(const PrepChunk& chunk, PrepStreams& streams, std::byte* block, float beta,
-                                             int lane) {
+__device__ __forceinline__ void prep_bounded(const PrepChunk& chunk, PrepStreams& streams, std::byte* block,
+                                             Pairs& pairs, float beta, int lane) {
   std::byte* const other = block + kBlockCommit;
   const auto take = [&](int row, bool live, float4 q, float4 k, float4 sum) {
-    uint2 x = pack4(k * fast_exp4({-sum.x, -sum.y, -sum.z, -sum.w}));
+    uint2 x = pack4(k * exp2_4({-sum.x, -sum.y, -sum.z, -sum.w}));
     if (!kPlain && live && chunk.page) reinterpret_cast<uint2*>(chunk.page.keys(row))[lane] = x;
     if (!kPlain && row < chunk.first) x = reinterpret_cast<const uint2*>(chunk.page.keys(row))[lane];
-    const float4 e = fast_exp4(sum);
+    const float4 e = exp2_4(sum);
     store_operand<kOperandTile>(block, row, lane, pack4(k * e));
     store_operand<kOperandTile>(block, kChunk + row, lane, pack4(q * e));
     store_operand<kKeyTile>(other, row, lane, x);
   };
   const float4 total = prep_rows<true, kPlain>(chunk, streams, lane, take);
   streams.load_others(chunk, kChunk, lane);
-  reinterpret_cast<float4*>(block + kBlockDecay)[lane] = fast_exp4(total);
+  reinterpret_cast<float4*>(block + kBlockDecay)[lane] = exp2_4(total);
   __syncwarp();
   PairSums sums;
   pair_chain<kKeyTile>(sums, block, other, lane);
-  store_pairs(block, sums, beta, lane);
+  prep_pairs<kPlain>(chunk, block, pairs, sums, beta, lane);
   commit_bounded(block, lane);
 }
 
@@ -162,7 +207,7 @@ __device__ __forceinline__ void prep_bounded(const PrepChunk& chunk, PrepStreams
 // rows, and pairs that this middle separates are taken. decays: the lane's column of G.
 template <bool kPlain>
 __device__ __forceinline__ void prep_unbounded(const PrepChunk& chunk, PrepStreams& streams, std::byte* block,
-                                               float4* decays, float beta, int lane) {
+                                               Pairs& pairs, float4* decays, float beta, int lane) {
   const auto take = [&](int row, bool live, float4 query, float4 key, float4 sum) {
     uint2 k = pack4(key);
     if (!kPlain && live && chunk.page) reinterpret_cast<uint2*>(chunk.page.keys(row))[lane] = k;
@@ -190,7 +235,7 @@ __device__ __forceinline__ void prep_unbounded(const PrepChunk& chunk, PrepStrea
     for (int row = 0; row < kChunk; ++row) {
       const bool upper = ((row >> b) & 1) != 0;
       const float4 middle = decays[(((row >> b) | 1) << b) * 32 - 32], g = decays[row * 32];
-      const float4 e = fast_exp4(upper ? g - middle : middle - g);
+      const float4 e = exp2_4(upper ? g - middle : middle - g);
       store_operand<kOperandTile>(block, row, lane, pack4(unpack4(k[row]) * e));
       if (upper) store_operand<kOperandTile>(block, kChunk + row, lane, pack4(unpack4(q[row]) * e));
     }
@@ -200,30 +245,45 @@ __device__ __forceinline__ void prep_unbounded(const PrepChunk& chunk, PrepStrea
     select_pairs(sums, level, lane, [b](int row, int column) { return row > column && (row ^ column) >> b == 1; });
     __syncwarp();
   }
-  store_pairs(block, sums, beta, lane);
+  prep_pairs<kPlain>(chunk, block, pairs, sums, beta, lane);
 #pragma unroll
   for (int row = 0; row < kChunk; ++row) {
-    const float4 g = decays[row * 32], e = fast_exp4(g);
+    const float4 g = decays[row * 32], e = exp2_4(g);
     store_operand<kOperandTile>(block, row, lane, pack4(unpack4(k[row]) * e));
     store_operand<kOperandTile>(block, kChunk + row, lane, pack4(unpack4(q[row]) * e));
-    k[row] = pack4(unpack4(k[row]) * fast_exp4(total - g));
+    k[row] = pack4(unpack4(k[row]) * exp2_4(total - g));
   }
-  reinterpret_cast<float4*>(block + kBlockDecay)[lane] = fast_exp4(total);
+  reinterpret_cast<float4*>(block + kBlockDecay)[lane] = exp2_4(total);
   commit_unbounded(block, k, lane);
 }
 
-template <bool kBounded, bool kPlain>
-__device__ __forceinline__ void prep_chunk(const PrepChunk& chunk, PrepStreams& streams, std::byte* block,
-                                           float4* decays, std::byte* to, int lane) {
+// A warp's shared memory; decays are the unbounded form's.
+struct PrepWarpBounded {
+  std::byte block[kPrepBlock];
+  Pairs pairs;
+};
+struct PrepWarp : PrepWarpBounded {
+  float4 decays[kChunk][32];
+};
+template <bool kBounded>
+struct PrepShared {
+  std::conditional_t<kBounded, PrepWarpBounded, PrepWarp> warps[kPrepWarps];
+  HeadWeights weights;
+};
+
+template <bool kBounded, bool kPlain, class Own>
+__device__ __forceinline__ void prep_chunk(const PrepChunk& chunk, PrepStreams& streams, Own& own, std::byte* to,
+                                           int lane) {
+  std::byte* const block = own.block;
   const float beta = lane < kChunk && chunk.live(lane) ? fast_sigmoid(streams.beta_logit) : 0.f;  // of row `lane`
   prep_values<kPlain>(chunk, streams, to, lane);
   ptx::wait_bulk_stores_read<0>();  // of the chunk before
   __syncwarp();
   if (lane < kChunk) reinterpret_cast<float*>(block + kBlockBeta)[lane] = beta;
   if constexpr (kBounded) {
-    prep_bounded<kPlain>(chunk, streams, block, beta, lane);
+    prep_bounded<kPlain>(chunk, streams, block, own.pairs, beta, lane);
   } else {
-    prep_unbounded<kPlain>(chunk, streams, block, decays, beta, lane);
+    prep_unbounded<kPlain>(chunk, streams, block, own.pairs, &own.decays[0][lane], beta, lane);
   }
   ptx::fence_async_shared();
   __syncwarp();
@@ -233,23 +293,27 @@ __device__ __forceinline__ void prep_chunk(const PrepChunk& chunk, PrepStreams& 
   }
 }
 
-// A unit: `run` chunks of a head. Heads that are neighbours go together, so that rows are read in long pieces. Blocks
-// lie in the order [chunk - range.first][head].
+// A unit: a run of chunks of a head for each warp. Blocks that are neighbours have heads that are, and the same rows.
+// Chunks' blocks lie in the order [chunk - range.first][head].
 template <bool kBounded>
 __global__ void __launch_bounds__(kPrepWarps * 32, kBounded ? 3 : 2)
     prep(const StepView* step, Layer layer, ChunkRange range, int run, std::byte* blocks) {
-  WEIR_DYNAMIC_SHARED(std::byte, shared);
+  WEIR_DYNAMIC_SHARED(PrepShared<kBounded>, memory);
+  PrepShared<kBounded>& shared = *memory;
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
-  const LongSpans spans(*step, shared + prep_shared_bytes<kBounded>());
+  const LongSpans spans(*step, reinterpret_cast<std::byte*>(memory + 1));
   ptx::let_next_start();
   ptx::wait_for_previous();
-  std::byte* const block = shared + warp * kPrepBlock;
-  float4* const decays = reinterpret_cast<float4*>(shared + kPrepWarps * kPrepBlock + warp * kPrepDecays) + lane;
-  const int end = min(range.end, spans.chunks()), units = (end - range.first + run - 1) / run * layer.heads;
-  for (int unit = static_cast<int>(blockIdx.x) * kPrepWarps + warp; unit < units;
-       unit += static_cast<int>(gridDim.x) * kPrepWarps) {
-    const int head = unit % layer.heads, first = range.first + unit / layer.heads * run, last = min(first + run, end);
-    PrepStreams streams(layer, head, lane);
+  auto& own = shared.warps[warp];
+  const int end = min(range.end, spans.chunks()), runs = (end - range.first + run - 1) / run;
+  const int units = (runs + kPrepWarps - 1) / kPrepWarps * layer.heads;
+  for (int unit = static_cast<int>(blockIdx.x); unit < units; unit += static_cast<int>(gridDim.x)) {
+    const int head = unit % layer.heads;
+    __syncthreads();
+    shared.weights.load(layer, head);
+    __syncthreads();
+    const int first = range.first + (unit / layer.heads * kPrepWarps + warp) * run, last = min(first + run, end);
+    PrepStreams streams(layer, shared.weights, head);
     bool goes_on = false;
     for (int number = first; number < last; ++number) {
       const LongSpan& entry = spans.of(number);
@@ -260,9 +324,9 @@ __global__ void __launch_bounds__(kPrepWarps * 32, kBounded ? 3 : 2)
       goes_on = chunk.beyond > kChunk;
       std::byte* const to = blocks + (int64_t{number - range.first} * layer.heads + head) * kBlockBytes;
       if (chunk.is_plain()) {
-        prep_chunk<kBounded, true>(chunk, streams, block, decays, to, lane);
+        prep_chunk<kBounded, true>(chunk, streams, own, to, lane);
       } else {
-        prep_chunk<kBounded, false>(chunk, streams, block, decays, to, lane);
+        prep_chunk<kBounded, false>(chunk, streams, own, to, lane);
       }
       if (const Anchor next = chunk.head.written(chunk.start + kChunk)) {
         for (int which = 0; which < 3; ++which) streams.earlier[which].store(next, which, lane);

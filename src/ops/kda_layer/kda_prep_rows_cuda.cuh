@@ -65,28 +65,38 @@ struct Earlier {
   }
 };
 
-struct Taps {
-  float4 channels[4];
+// What all warps of a block, which work on one head, need of it: lane l has the channels 4 l to 4 l + 3.
+struct HeadWeights {
+  float4 taps[3][4][32];  // of a convolution: [channel % 4][lane]
+  float4 bias[32];
 
-  __device__ Taps(const Layer& layer, int which, int head, int lane) {
-    const float4* taps = reinterpret_cast<const float4*>(layer.conv[which]) + head * kDim + 4 * lane;
-#pragma unroll
-    for (int i = 0; i < 4; ++i) channels[i] = taps[i];
+  // By all threads, between barriers.
+  __device__ void load(const Layer& layer, int head) {
+    const int thread = static_cast<int>(threadIdx.x), threads = static_cast<int>(blockDim.x);
+    for (int which = 0; which < 3; ++which) {
+      const float* conv = which == kQ ? layer.conv[kQ] : which == kK ? layer.conv[kK] : layer.conv[kV];
+      for (int channel = thread; channel < kDim; channel += threads) {
+        taps[which][channel % 4][channel / 4] = reinterpret_cast<const float4*>(conv)[head * kDim + channel];
+      }
+    }
+    if (thread < 32) bias[thread] = reinterpret_cast<const float4*>(layer.dt_bias + head * kDim)[thread];
   }
 };
 
 // Four rows through a convolution; something finite where a row isn't live. kPlain: chunk.is_plain().
 template <bool kPlain>
 __device__ __forceinline__ void convolve_rows(float4* s, const PrepChunk& chunk, const uint2* x, Earlier& earlier,
-                                              const Taps& taps, int which, int first_row, int lane) {
+                                              const HeadWeights& weights, int which, int first_row, int lane) {
   uint2* const e = earlier.x;
+  const float4 taps[4] = {weights.taps[which][0][lane], weights.taps[which][1][lane], weights.taps[which][2][lane],
+                          weights.taps[which][3][lane]};
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
     const int row = first_row + i;
     if (!kPlain && chunk.page && chunk.live(row)) {
       reinterpret_cast<uint2*>(chunk.page.inputs(which, row))[lane] = x[i];
     }
-    s[i] = convolve4(taps.channels, e[0], e[1], e[2], x[i]);
+    s[i] = convolve4(taps, e[0], e[1], e[2], x[i]);
     if (kPlain || chunk.live(row)) e[0] = e[1], e[1] = e[2], e[2] = x[i];
   }
 }
@@ -111,19 +121,14 @@ __device__ constexpr int fold8_lane(int i) { return 4 * i; }
 
 // What a warp keeps of a head while it goes through chunks of a span.
 struct PrepStreams {
-  Taps query_taps, key_taps;
-  float4 bias;
-  float a;
+  const HeadWeights& weights;
+  const float a;
   RowStream<4> queries, keys, decays;
   RowStream<8> values;
   Earlier earlier[3];
   float beta_logit = 0.f;  // of row `lane`
 
-  __device__ PrepStreams(const Layer& layer, int head, int lane)
-      : query_taps(layer, kQ, head, lane),
-        key_taps(layer, kK, head, lane),
-        bias(reinterpret_cast<const float4*>(layer.dt_bias + head * kDim)[lane]),
-        a(layer.a[head]) {}
+  __device__ PrepStreams(const Layer& layer, const HeadWeights& of, int head) : weights(of), a(layer.a[head]) {}
 
   // A first chunk.
   __device__ void begin(const PrepChunk& chunk, int lane) {
@@ -150,7 +155,6 @@ struct PrepStreams {
 template <bool kPlain>
 __device__ __forceinline__ void prep_values(const PrepChunk& chunk, PrepStreams& streams, std::byte* block, int lane) {
   const Layer& layer = chunk.head.layer;
-  const Taps taps(layer, kV, chunk.head.head, lane);
 #pragma unroll 1
   for (int start = 0; start < kChunk; start += 8) {
     RowStream<8> rows = streams.values;
@@ -158,7 +162,7 @@ __device__ __forceinline__ void prep_values(const PrepChunk& chunk, PrepStreams&
 #pragma unroll
     for (int half = 0; half < 8; half += 4) {
       float4 s[4];
-      convolve_rows<kPlain>(s, chunk, rows.x + half, streams.earlier[kV], taps, kV, start + half, lane);
+      convolve_rows<kPlain>(s, chunk, rows.x + half, streams.earlier[kV], streams.weights, kV, start + half, lane);
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         reinterpret_cast<uint2*>(block + kBlockValues + (start + half + i) * kValuePitch)[lane] = pack4(s[i]);
@@ -177,23 +181,24 @@ __device__ __forceinline__ float4 prep_rows(const PrepChunk& chunk, PrepStreams&
 #pragma unroll 1
   for (int start = 0; start < kChunk; start += 4) {
     float4 q[4], k[4];
-    convolve_rows<kPlain>(q, chunk, streams.queries.x, streams.earlier[kQ], streams.query_taps, kQ, start, lane);
-    convolve_rows<kPlain>(k, chunk, streams.keys.x, streams.earlier[kK], streams.key_taps, kK, start, lane);
+    convolve_rows<kPlain>(q, chunk, streams.queries.x, streams.earlier[kQ], streams.weights, kQ, start, lane);
+    convolve_rows<kPlain>(k, chunk, streams.keys.x, streams.earlier[kK], streams.weights, kK, start, lane);
     const RowStream<4> f = streams.decays;
     streams.load_rows(chunk, start + 4, lane);
     float sums[8];
 #pragma unroll
     for (int i = 0; i < 4; ++i) sums[2 * i] = square_sum(q[i]), sums[2 * i + 1] = square_sum(k[i]);
     const float factor = ptx::inverse_root_approx(fold8(sums, lane) + layer.l2_eps);
+    const float4 bias = streams.weights.bias[lane];
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const int row = start + i;
       const bool live = kPlain || chunk.live(row);
       const float of_q = __shfl_sync(kAllLanes, factor, fold8_lane(2 * i)),
                   of_k = __shfl_sync(kAllLanes, factor, fold8_lane(2 * i + 1));
-      if (live) total = total + log_decay4<kBounded>(unpack4(f.x[i]), streams.bias, streams.a, layer.lower_bound);
+      if (live) total = total + log_decay4<kBounded>(unpack4(f.x[i]), bias, streams.a, layer.lower_bound);
       if (!kBounded && row < chunk.first) total = reinterpret_cast<const float4*>(chunk.page.decays(row))[lane];
-      take(row, live, q[i] * (live ? of_q : 0.f) * kQueryScale, k[i] * (live ? of_k : 0.f), total);
+      take(row, live, q[i] * (live ? of_q * kQueryScale : 0.f), k[i] * (live ? of_k : 0.f), total);
       if (!kPlain && live && chunk.page) reinterpret_cast<float4*>(chunk.page.decays(row))[lane] = total;
     }
   }

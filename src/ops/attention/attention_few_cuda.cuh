@@ -1,0 +1,328 @@
+// Attention of few queries, at most sixteen that share a KV head, on tensor cores (m16n8k16); numeric specification in
+// attention.h. Each warp has units of its own, and a ring of stages in shared memory through which keys and values of
+// all its units pass: it reads ahead over the ends of units, and waits for no other warp.
+#pragma once
+
+#include "ops/attention/attention_softmax_cuda.cuh"
+
+namespace weir::few {
+
+namespace ptx = cuda::ptx;
+
+inline constexpr int kWarps = 4, kThreads = 32 * kWarps, kQueries = 16;
+
+// Where a warp reads, in shared memory.
+struct Sources {
+  mma::TileSource keys, values;
+};
+
+template <int kDim_>
+struct Shape {
+  static constexpr int kDim = kDim_;                       // of keys and of values, padded with zeros
+  static constexpr int kPositions = kDim > 128 ? 32 : 64;  // of a stage
+  static constexpr int kParts = kKeyTile / kPositions;     // stages for the keys of a tile, or its values
+  static constexpr int kStageBytes = kPositions * kDim * 2;
+  static constexpr int kStages = (48 << 10) / kStageBytes;
+  static constexpr int kQueryBytes = kQueries * kDim * 2;
+  static constexpr int kWarpBytes = kQueryBytes + kStages * kStageBytes;
+  static constexpr int kSourcesAt = kWarps * kWarpBytes,
+                       kPlanAt = kSourcesAt + kWarps * static_cast<int>(sizeof(Sources));
+  static constexpr int kSharedBytes = kPlanAt + static_cast<int>(sizeof(AttentionPlan));
+};
+
+using Unit = AttentionWork;
+
+// A warp's units, one after the other.
+class Units {
+ public:
+  __device__ Units(const MmaAttention& a, const StepView& step, const AttentionPlan& plan)
+      : a_(a), step_(step), plan_(plan), next_(threadIdx.x / 32 * gridDim.x + blockIdx.x) {}
+
+  __device__ bool next(AttentionUnit& unit) {
+    while (next_ < plan_.units) {
+      index = next_;
+      next_ += kWarps * gridDim.x;
+      unit = find_unit(plan_, step_, a_.selected, a_.geometry, index);
+      if (unit.pieces > 0) return true;
+    }
+    return false;
+  }
+
+  int index = 0;  // of the last one
+
+ private:
+  const MmaAttention& a_;
+  const StepView& step_;
+  const AttentionPlan& plan_;
+  int next_;
+};
+
+// Copies the keys and values of a warp's units to its stages, in the order in which they are used.
+template <class S>
+class Reader {
+ public:
+  __device__ Reader(const MmaAttention& a, const StepView& step, const AttentionPlan& plan, std::byte* stages,
+                    Sources& sources)
+      : a_(a), step_(step), units_(a, step, plan), stages_(stages), sources_(sources) {
+    start_unit();
+    for (int s = 0; s < S::kStages; ++s) read();
+  }
+
+  // Until the oldest stage has arrived; its address.
+  __device__ uint32_t wait() const {
+    ptx::wait_copies<S::kStages - 1>();
+    __syncwarp();
+    return ptx::shared_address(stages_ + stage_ * S::kStageBytes);
+  }
+  // The oldest stage has been used: fills it anew.
+  __device__ void release() {
+    __syncwarp();
+    read();
+  }
+
+ private:
+  __device__ void start_unit() {
+    AttentionUnit found;
+    more_ = units_.next(found);
+    if (!more_) return;
+    const Unit unit(a_, found);
+    const SpanView& span = span_of(step_, a_.selected, found);
+    const AttentionArgs& args = a_.args;
+    const int32_t* list = a_.selected.of(found.entry);
+    __syncwarp();
+    sources_.keys = {paged_rows(step_, span, args.key, list), args.dtype, unit.kv_head * args.key_dim, args.key_dim,
+                     S::kDim};
+    sources_.values = {paged_rows(step_, span, args.value, list), args.dtype, unit.kv_head * args.value_head_stride,
+                       args.value_dim, S::kDim};
+    __syncwarp();
+    first_ = unit.first, last_ = unit.last, tile_ = unit.first_tile(), part_ = 0;
+  }
+
+  __device__ void read() {
+    if (more_) {
+      const mma::TileSource& source = part_ < S::kParts ? sources_.keys : sources_.values;
+      mma::load_tile<S::kDim, 32, mma::SwizzledRows<S::kDim>, S::kPositions>(
+          source, tile_ + part_ % S::kParts * S::kPositions, first_, last_, stages_ + stage_ * S::kStageBytes,
+          threadIdx.x % 32);
+      if (++part_ == 2 * S::kParts) {
+        part_ = 0;
+        tile_ += kKeyTile;
+        if (tile_ > last_) start_unit();
+      }
+    }
+    ptx::commit_copies();
+    stage_ = stage_ + 1 == S::kStages ? 0 : stage_ + 1;
+  }
+
+  const MmaAttention& a_;
+  const StepView& step_;
+  Units units_;
+  std::byte* stages_;
+  int stage_ = 0;  // the oldest, which is filled next
+  bool more_ = false;
+  Sources& sources_;
+  int first_ = 0, last_ = 0, tile_ = 0;
+  int part_ = 0;  // of the tile: keys, then values
+};
+
+// What a warp does with a unit.
+template <class S>
+class Attender {
+ public:
+  __device__ Attender(const MmaAttention& a, Reader<S>& reader, std::byte* queries)
+      : a_(a), reader_(reader), queries_(queries) {}
+
+  __device__ void run(const Unit& unit, float* slot) {
+    load_queries(unit);
+    softmax_.start_unit(a_, unit, query(0));
+    for (int tile = unit.first_tile(); tile <= unit.last; tile += kKeyTile) {
+      if (unit.starts_piece(tile)) start_piece();
+      float scores[kKeyTile / 8][4];
+      multiply_keys(scores);
+      softmax_.mask(tile, scores);
+      uint32_t weights[kKeyTile / 16][4];
+      float scale[2];
+      softmax_.weigh(scores, a_.scale2, weights, scale);
+      rescale(0, scale[0]);
+      rescale(1, scale[1]);
+      multiply_values(weights);
+      if (!unit.ends_piece(tile)) continue;
+      end_piece(unit, tile, 0, slot);
+      end_piece(unit, tile, 1, slot);
+    }
+  }
+
+ private:
+  __device__ static int lane() { return threadIdx.x % 32; }
+  // The query that half h of this thread's numbers belong to.
+  __device__ static int query(int h) { return lane() / 4 + 8 * h; }
+
+  __device__ void load_queries(const Unit& unit) {
+    constexpr int kChunks = S::kDim / 8;
+    const int key_dim = static_cast<int>(a_.args.key_dim);
+    __syncwarp();  // those of the unit before have been used
+#pragma unroll 4
+    for (int i = lane(); i < kQueries * kChunks; i += 32) {
+      const int n = i / kChunks, c = i % kChunks;
+      const float* q = a_.args.q + (unit.of.block.row + n / unit.heads) * a_.args.q_stride +
+                       (unit.first_head + n % unit.heads) * a_.args.key_dim + c * 8;
+      mma::store_chunk(mma::chunk_offset(n, c, S::kDim * 2), queries_,
+                       mma::load_eight(q, n < unit.count ? key_dim - c * 8 : 0, a_.vectors).rounded());
+    }
+    __syncwarp();
+  }
+
+  __device__ void start_piece() {
+    softmax_.start_piece();
+#pragma unroll
+    for (int n = 0; n < S::kDim / 8; ++n) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) acc_[n][i] = 0;
+    }
+  }
+
+  __device__ void multiply_keys(float (&scores)[kKeyTile / 8][4]) {
+    constexpr int kTiles = S::kPositions / 8;  // of eight positions, of a stage
+    const uint32_t queries = ptx::shared_address(queries_);
+    const int l = lane();
+#pragma unroll
+    for (int part = 0; part < S::kParts; ++part) {
+      const uint32_t keys = reader_.wait();
+#pragma unroll
+      for (int n = 0; n < kTiles; ++n) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) scores[part * kTiles + n][i] = 0;
+      }
+#pragma unroll 4
+      for (int k = 0; k < S::kDim / 16; ++k) {
+        uint32_t a[4];
+        ptx::load_matrix_x4(a, queries + mma::chunk_offset(l % 16, 2 * k + l / 16, S::kDim * 2));
+#pragma unroll
+        for (int n = 0; n < kTiles; n += 2) {
+          uint32_t b[4];
+          ptx::load_matrix_x4(b, keys + mma::chunk_offset(8 * n + l / 16 * 8 + l % 8, 2 * k + l / 8 % 2, S::kDim * 2));
+          ptx::mma_bf16(scores[part * kTiles + n], a, b[0], b[1]);
+          ptx::mma_bf16(scores[part * kTiles + n + 1], a, b[2], b[3]);
+        }
+      }
+      reader_.release();
+    }
+  }
+
+  __device__ void rescale(int h, float factor) {
+    if (__all_sync(cuda::kAllLanes, factor == 1.f)) return;
+#pragma unroll
+    for (int i = 2 * h; i < 2 * h + 2; ++i) {
+#pragma unroll
+      for (int n = 0; n < S::kDim / 8; ++n) acc_[n][i] *= factor;
+    }
+  }
+
+  __device__ void multiply_values(const uint32_t (&weights)[kKeyTile / 16][4]) {
+    constexpr int kSteps = S::kPositions / 16;  // of a stage
+    const int l = lane();
+#pragma unroll
+    for (int part = 0; part < S::kParts; ++part) {
+      const uint32_t values = reader_.wait();
+#pragma unroll
+      for (int k = 0; k < kSteps; ++k) {
+        const uint32_t* a = weights[part * kSteps + k];
+#pragma unroll
+        for (int n = 0; n < S::kDim / 8; n += 2) {
+          uint32_t b[4];
+          ptx::load_matrix_x4_transposed(b, values + mma::chunk_offset(16 * k + l % 16, n + l / 16, S::kDim * 2));
+          ptx::mma_bf16(acc_[n], a, b[0], b[1]);
+          ptx::mma_bf16(acc_[n + 1], a, b[2], b[3]);
+        }
+      }
+      reader_.release();
+    }
+  }
+
+  // Merges the piece into those before it, which are in the slot, and after the last one leaves the result.
+  __device__ void end_piece(const Unit& unit, int tile, int h, float* slot) {
+    const int n = query(h);
+    if (n >= unit.count) return;
+    float* values = slot + n * S::kDim;
+    const bool first = unit.in_first_piece(tile);
+    const mma::Merge merge = softmax_.end_piece(h, first);
+    if (!first) {
+#pragma unroll
+      for (int v = 0; v < S::kDim / 8; ++v) {
+        const float2 before = *reinterpret_cast<const float2*>(values + column(v));
+        acc_[v][2 * h] = fmaf(before.x, merge.keep, acc_[v][2 * h] * merge.add);
+        acc_[v][2 * h + 1] = fmaf(before.y, merge.keep, acc_[v][2 * h + 1] * merge.add);
+        if (v % 4 == 3) ptx::pin<4>(acc_[v]);  // four loads at a time: there are no registers for more
+      }
+    }
+    const mma::MaxSum& all = softmax_.merged[h];
+    if (unit.is_last(tile) && unit.of.whole()) {
+      write_out(unit, h, n, all);
+      return;
+    }
+#pragma unroll
+    for (int v = 0; v < S::kDim / 8; ++v) {
+      *reinterpret_cast<float2*>(values + column(v)) = {acc_[v][2 * h], acc_[v][2 * h + 1]};
+    }
+    if (unit.is_last(tile) && lane() % 4 == 0) {
+      *reinterpret_cast<float2*>(slot + kQueries * S::kDim + n * 2) = {all.m, all.l};
+    }
+  }
+
+  __device__ static int column(int v) { return v * 8 + lane() % 4 * 2; }
+
+  __device__ void write_out(const Unit& unit, int h, int n, mma::MaxSum all) const {
+    const int64_t head = unit.first_head + n % unit.heads;
+    const float scale = mma::out_scale(all, a_.args.sinks, head);
+    float* out = a_.args.out + (unit.of.block.row + n / unit.heads) * a_.args.out_stride + head * a_.args.value_dim;
+#pragma unroll
+    for (int v = 0; v < S::kDim / 8; ++v) {
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        if (column(v) + i < a_.args.value_dim) out[column(v) + i] = acc_[v][2 * h + i] * scale;
+      }
+    }
+  }
+
+  const MmaAttention& a_;
+  Reader<S>& reader_;
+  std::byte* queries_;
+  mma::Softmax softmax_;
+  float acc_[S::kDim / 8][4];
+};
+
+template <class S>
+__global__ void __launch_bounds__(kThreads)
+    attend_kernel(const StepView* step, const __grid_constant__ MmaAttention a) {
+  WEIR_DYNAMIC_SHARED(std::byte, shared);
+  AttentionPlan& plan = *reinterpret_cast<AttentionPlan*>(shared + S::kPlanAt);
+  ptx::let_next_start();
+  if (a.selected.list != nullptr) ptx::wait_for_previous();  // which has made the lists
+  make_plan(plan, *step, a.selected, a.geometry, a.slots, gridDim.x * kWarps);
+  ptx::wait_for_previous();
+  const int warp = static_cast<int>(threadIdx.x) / 32;
+  std::byte* const own = shared + warp * S::kWarpBytes;
+  Reader<S> reader(a, *step, plan, own + S::kQueryBytes, reinterpret_cast<Sources*>(shared + S::kSourcesAt)[warp]);
+  Attender<S> attender(a, reader, own);
+  Units units(a, *step, plan);
+  for (AttentionUnit unit; units.next(unit);) {
+    note_rows(a.merge_rows, unit, units.index, threadIdx.x % 32, 32);
+    const int64_t slot = plan.split ? units.index : warp * gridDim.x + blockIdx.x;
+    attender.run(Unit(a, unit), a.partials + slot * a.slot.floats());
+  }
+  ptx::wait_copies<0>();
+}
+
+template <int kDim>
+MmaKernels kernels() {
+  using S = Shape<kDim>;
+  MmaKernels kernels{.attend = attend_kernel<S>,
+                     .threads = kThreads,
+                     .shared_bytes = S::kSharedBytes,
+                     .workers = kWarps,
+                     .slot = {kQueries, kDim}};
+  cuda::allow_shared(kernels.attend, kernels.shared_bytes);
+  return kernels;
+}
+
+}  // namespace weir::few
