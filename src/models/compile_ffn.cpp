@@ -77,6 +77,7 @@ void Compiler::moe(const std::string& name, const MoeFfn& f, Buffer router_input
                    .x_stride = input.cols,
                    .ids = ids,
                    .weights = weights.data,
+                   .routed_before = f.shared.has_value(),
                    .addend = addend.data,
                    .addend_stride = addend.cols,
                    .y = routed.data,

@@ -71,6 +71,9 @@ struct MoeArgs {
   int64_t x_stride = 0;
   const int32_t* ids = nullptr;
   const float* weights = nullptr;
+  // On CUDA: ids were written by an op that at least one other lies behind, so that experts' weights can be fetched
+  // while that one still runs.
+  bool routed_before = false;
   const float* addend = nullptr;  // [rows, out], not y
   int64_t addend_stride = 0;
   float* y = nullptr;

@@ -13,9 +13,6 @@
 #include "ops/moe/moe_few.h"
 #include "ops/moe/moe_small_plan_cuda.cuh"
 
-#ifndef FEW_W
-#define FEW_W 8
-#endif
 namespace weir {
 
 // What a launch says besides the product.
@@ -32,7 +29,7 @@ inline constexpr int kFewRingBytes = (kFewStages * (kStageBytes<Operand> + 8) + 
 inline constexpr int kTilesAhead = 4;  // tiles of pairs whose rows are there or on their way
 // Warps that multiply.
 template <int kMostColumns>
-inline constexpr int kFewWarps = kMostColumns == 1 ? FEW_W : 11;
+inline constexpr int kFewWarps = kMostColumns == 1 ? 8 : 11;
 template <int kMostColumns>
 inline constexpr int kFewBlocks = kMostColumns == 1 ? 2 : 1;  // of a multiprocessor
 
@@ -347,6 +344,7 @@ template <class Operand, int kMostColumns>
 __device__ inline void multiply_strips(const ExpertProduct& args, const PairPlan& plan, const StripRange& range,
                                        std::byte* ring_memory, const RowStore& store, float4* left) {
   StripRing<Operand> ring(ring_memory, args, plan.tiles, range);
+  if (args.planned_before) cuda::ptx::wait_for_previous();
   bring_first_rows(args, plan, range, store);
   const int first_tile = range.first / range.strips, end_tile = (range.end - 1) / range.strips + 1;
   const int segments = args.experts.segments / range.parts;

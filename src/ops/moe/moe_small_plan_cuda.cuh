@@ -18,7 +18,8 @@ struct SmallPlan {
   // By the whole block, of at least kMostSmallPairs threads.
   __device__ void make(const ExpertProduct& args, const StepView* step) {
     const int pair = static_cast<int>(threadIdx.x);
-    const int32_t read = pair < args.most_pairs ? args.ids[pair] : 0;  // at the same time as the rows
+    // At the same time as the rows; past L1, which may be older than ids when the launch before is not waited for.
+    const int32_t read = pair < args.most_pairs ? __ldcg(args.ids + pair) : 0;
     const int32_t count = step->rows * args.top_k, tile_rows = args.tile_rows;
     const bool live = pair < count;
     const int32_t id = live ? read : INT32_MAX;

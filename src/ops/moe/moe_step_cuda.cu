@@ -71,6 +71,7 @@ void ExpertStep::multiply(const ExpertProduct& product) const {
 void ExpertStep::gate_up() const {
   ExpertProduct gate_up = product(experts_.gate_up);
   if (shape_.small) {
+    gate_up.planned_before = args_.routed_before;
     gate_up.x = {.exact = args_.x, .exact_stride = args_.x_stride, .in = args_.in};
   } else {
     gate_up.x.rounded = buffers_.x;
