@@ -12,7 +12,7 @@ namespace weir::gdn {
 using kda::kSpanThreads;
 using kda::kSpanWarps;
 
-constexpr int kStages = 4, kAhead = 3;
+constexpr int kStages = 6, kAhead = 5;
 
 struct alignas(1024) SpanStage {
   std::byte keys[kKeyBlockBytes];  // swizzled operands start at multiples of 1024
@@ -145,10 +145,10 @@ __device__ __forceinline__ void run_outputs(SpanShared& shared, const SpanPart& 
       {layer.gate.data + row0 * layer.gate.stride + x, layer.out + row0 * layer.out_stride + x, layer.gate.stride,
        layer.out_stride, part.old_rows, part.old_rows + part.rows, layer.norm_eps},
       warp, lane);
-  rows.load_gate(part.first);
+  rows.begin(part.first, part.end);
   for (int i = part.first; i < part.end; ++i) {
-    rows.put_away(shared.outputs, part.use(i), i, i + 1 < part.end);
     if (warp == 0 && i + kAhead < part.end) blocks_of.fetch(shared, i + kAhead, lane);
+    rows.put_away(shared.outputs, part.use(i), i, part.end);
   }
 }
 

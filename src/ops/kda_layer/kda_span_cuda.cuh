@@ -8,7 +8,7 @@
 
 namespace weir::kda {
 
-constexpr int kStages = 4, kAhead = 3;
+constexpr int kStages = 6, kAhead = 5;
 
 struct alignas(1024) SpanStage {
   std::byte block[kBlockBytes];  // swizzled operands start at multiples of 1024
@@ -52,10 +52,10 @@ __device__ __forceinline__ void run_outputs(SpanShared& shared, const SpanPart& 
   OutputRows<false> rows({layer.gate.data + row0 * layer.gate.stride + x, layer.out + row0 * layer.out_stride + x,
                           layer.gate.stride, layer.out_stride, part.old_rows, part.end_row, layer.norm_eps},
                          warp, lane);
-  rows.load_gate(part.first);
+  rows.begin(part.first, part.end);
   for (int i = part.first; i < part.end; ++i) {
-    rows.put_away(shared.outputs, part.use(i), i, i + 1 < part.end);
     if (i + kAhead < part.end) prepare_stage(shared, part, blocks, values, i + kAhead);
+    rows.put_away(shared.outputs, part.use(i), i, part.end);
   }
 }
 
