@@ -152,9 +152,8 @@ __global__ void __launch_bounds__(kDecodeThreads, 4) decode(const StepView* step
 
   // The state is older than the kernel before this one, the row may come from it.
   DecodeRow r(place, layer, head);
-  me.fetch_plane(r.plane());
+  me.fetch_plane(r.plane(), r.commits);
   r.find_pages(layer);
-  if (me.thread == 0 && r.base && r.commits) ptx::bulk_prefetch(r.plane() + kda::kPlane, kPlaneBytes);
   const float before = kda::load_if<float>(r.row > 0, r.now.decays(head) + r.row - 1);
   const ValueHistory values(layer, r, column);
   const Input which = warp == 0 ? kQ : kK;

@@ -106,9 +106,8 @@ __global__ void __launch_bounds__(kDecodeThreads, 4) decode(const StepView* step
 
   // The state is older than the kernel before this one, the row may come from it.
   DecodeRow r(place, head);
-  me.fetch_plane(r.base.planes());
+  me.fetch_plane(r.base.planes(), r.commits);
   r.find_pages(head);
-  if (me.thread == 0 && r.base && r.commits) ptx::bulk_prefetch(r.base.planes() + kPlane, kPlaneBytes);
   const ScaledKeys<kBounded> scaled(r, warp, lane);
   const ValueHistory values(layer, r, head, column);
   KeyHistory keys;
