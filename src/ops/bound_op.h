@@ -23,6 +23,9 @@ struct Cost {
   }
 };
 
+// Elements of rows in memory: float, or on a GPU uint16_t with a BF16 number.
+enum class RowType : uint8_t { kF32, kBf16 };
+
 class BoundOp {
  public:
   explicit BoundOp(std::string name) : name_(std::move(name)) {}

@@ -6,6 +6,7 @@
 #pragma once
 
 #include "device/cuda/kernel.h"
+#include "device/cuda/tensor_map.h"
 
 #ifdef WEIR_CUDA_EMULATED
 #include "device/cuda/emulated/ptx.h"
@@ -113,8 +114,8 @@ WEIR_PTX bool elect_one() {
 // Between ordinary writes of shared memory and reads of it by wgmma or bulk copies; in each writing thread, before the
 // barrier.
 WEIR_PTX void fence_async_shared() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
-// The same for global memory, where one block's kernel hands data to another's bulk copies: by the writer before it says
-// so, and by the reader after it has heard.
+// The same for global memory, where one block's kernel hands data to another's bulk copies: by the writer before it
+// says so, and by the reader after it has heard.
 WEIR_PTX void fence_async_global() { asm volatile("fence.proxy.async.global;" ::: "memory"); }
 
 // Registers of each thread of a warpgroup: a multiple of 8 from 24 to 256. Only with __launch_bounds__(threads, 1).
@@ -182,6 +183,18 @@ WEIR_PTX void bulk_load(void* to_shared, const void* from, int bytes, uint64_t* 
                    shared_address(to_shared)),
                "l"(from), "r"(bytes), "r"(shared_address(barrier))
                : "memory");
+}
+// Into the L2 cache alone.
+WEIR_PTX void bulk_prefetch(const void* from, int bytes) {
+  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
+}
+// The box of a matrix that begins at (column, row), to a multiple of 1024 bytes; the barrier hears of the whole box.
+WEIR_PTX void tensor_load(void* to_shared, const TensorMap* map, int column, int row, uint64_t* barrier) {
+  asm volatile(
+      "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], [%4];" ::
+          "r"(shared_address(to_shared)),
+      "l"(map), "r"(column), "r"(row), "r"(shared_address(barrier))
+      : "memory");
 }
 WEIR_PTX void bulk_store(void* to, const void* from_shared, int bytes) {
   asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to),

@@ -92,12 +92,12 @@ class Linear final : public BoundOp {
       const int64_t end = std::min(begin + panel, weight.out);
       std::byte* scratch = device_.scratch(thread);
       if (in_integers(coding_)) {
-        coded_kernel_(weight, begin, end, {device_.shared(), coded_row_bytes_}, rows, args_.y, args_.y_stride, scratch);
+        coded_kernel_(weight, begin, end, {device_.shared(), coded_row_bytes_}, rows, y(0), args_.y_stride, scratch);
       } else if (coding_ == RowCoding::kRounded) {
-        kernel_(weight, begin, end, reinterpret_cast<const float*>(device_.shared()), coded_row_bytes_ / 4, rows,
-                args_.y, args_.y_stride, scratch);
+        kernel_(weight, begin, end, reinterpret_cast<const float*>(device_.shared()), coded_row_bytes_ / 4, rows, y(0),
+                args_.y_stride, scratch);
       } else {
-        kernel_(weight, begin, end, args_.x, args_.x_stride, rows, args_.y, args_.y_stride, scratch);
+        kernel_(weight, begin, end, x(0), args_.x_stride, rows, y(0), args_.y_stride, scratch);
       }
       if (args_.bias != nullptr) add_bias(begin, end, rows);
     });
@@ -107,10 +107,13 @@ class Linear final : public BoundOp {
   Cost cost(int32_t rows, int64_t) const override { return linear_cost(args_.weight, args_.rows, rows); }
 
  private:
+  const float* x(int64_t row) const { return static_cast<const float*>(args_.x) + row * args_.x_stride; }
+  float* y(int64_t row) const { return static_cast<float*>(args_.y) + row * args_.y_stride; }
+
   // x as coded rows in the device's shared memory.
   void encode(int64_t rows) {
     const auto row = [&](int64_t r, int) {
-      encode_(coding_, args_.x + r * args_.x_stride, args_.weight.in, device_.shared() + r * coded_row_bytes_);
+      encode_(coding_, x(r), args_.weight.in, device_.shared() + r * coded_row_bytes_);
     };
     if (rows * args_.weight.in > kCodedByOneThread) return device_.pool().parallel_for(rows, row);
     for (int64_t r = 0; r < rows; ++r) row(r, 0);
@@ -118,8 +121,8 @@ class Linear final : public BoundOp {
 
   void add_bias(int64_t begin, int64_t end, int64_t rows) {
     for (int64_t r = 0; r < rows; ++r) {
-      float* y = args_.y + r * args_.y_stride;
-      for (int64_t o = begin; o < end; ++o) y[o] += args_.bias[o];
+      float* to = y(r);
+      for (int64_t o = begin; o < end; ++o) to[o] += args_.bias[o];
     }
   }
 
@@ -151,12 +154,23 @@ class Linears final : public BoundOp {
   std::vector<std::unique_ptr<Linear>> parts_;
 };
 
-void check(const std::string& name, const LinearArgs& args, KernelSet set) {
+void check_rows(const Device& device, const std::string& name, const LinearArgs& args) {
+  if (args.x_type == RowType::kF32 && args.y_type == RowType::kF32) return;
+  if (!device.is_cuda() || args.activations != Activations::kAuto) {
+    fail(name, ": BF16 rows are multiplied on a GPU with --activations auto, expected FP32 rows");
+  }
+  if (args.x_type == RowType::kBf16 && (reinterpret_cast<uintptr_t>(args.x) % 16 != 0 || args.x_stride % 8 != 0)) {
+    fail(name, ": expected BF16 rows at multiples of 16 bytes, found rows of ", args.x_stride, " elements");
+  }
+}
+
+void check(Device& device, const std::string& name, const LinearArgs& args) {
   const WeightView& weight = args.weight;
-  check_weight(name, weight, set);
+  check_weight(name, weight, kernel_set(device));
   if (args.x == nullptr || args.y == nullptr) fail(name, ": expected buffers for x and y, found none");
   if (args.x_stride < weight.in) fail(name, ": expected x rows of at least ", weight.in, ", found ", args.x_stride);
   if (args.y_stride < weight.out) fail(name, ": expected y rows of at least ", weight.out, ", found ", args.y_stride);
+  check_rows(device, name, args);
   if (row_coding(weight.format, args.activations) != RowCoding::kNone && args.max_rows < 1) {
     fail(name, ": expected the most rows of a step, found ", args.max_rows);
   }
@@ -209,7 +223,7 @@ void check_weight(const std::string& name, const WeightView& weight, KernelSet s
 }
 
 std::unique_ptr<BoundOp> bind_linear(Device& device, std::string name, const LinearArgs& args) {
-  check(name, args, kernel_set(device));
+  check(device, name, args);
   if (device.is_cuda()) return bind_linear_cuda(device.cuda(), std::move(name), args);
   return std::make_unique<Linear>(device.cpu(), std::move(name), args);
 }
@@ -218,10 +232,10 @@ std::unique_ptr<BoundOp> bind_linears(Device& device, std::string name, const st
   if (parts.empty()) fail(name, ": expected matrices, found none");
   const LinearArgs& first = parts.front();
   for (const LinearArgs& part : parts) {
-    check(name, part, kernel_set(device));
-    if (part.x != first.x || part.x_stride != first.x_stride || part.rows != first.rows ||
-        part.activations != first.activations || part.max_rows != first.max_rows || part.weight.in != first.weight.in) {
-      fail(name, ": expected matrices that multiply the same rows");
+    check(device, name, part);
+    if (part.x_type != first.x_type || part.rows != first.rows || part.activations != first.activations ||
+        part.max_rows != first.max_rows || part.weight.in != first.weight.in) {
+      fail(name, ": expected matrices of as many inputs, with the same type and set of rows, activations and max_rows");
     }
   }
   if (device.is_cuda()) return bind_linears_cuda(device.cuda(), std::move(name), parts);

@@ -19,7 +19,7 @@
 // is added last.
 //
 // On CUDA, otherwise: x is rounded to BF16 and multiplied on the tensor cores, which take 16 elements a step, k
-// ascending, and keep FP32 sums. `in` is padded with zeros to segments(in) = ceil(in / 2048) equal segments of a
+// ascending, and keep FP32 sums. `in` is padded with zeros to segments(in) = ceil(in / 1024) equal segments of a
 // multiple of 64. Each segment's sum begins at zero; segments are added in ascending order, the bias last. By format:
 //   BF16, MXFP4    exact weights, one chain of steps a segment
 //   F32            weights rounded to BF16, likewise
@@ -30,6 +30,7 @@
 //   integers       codes are exact BF16; a chain for each group with a scale (32 elements; Q2_K, Q3_K, Q6_K: 16) begins
 //                  at zero, sum = fma(d scale, chain, sum), the scale's product one FP32 number. With minima then
 //                  sum = fma(-(dmin min), total, sum), total being the chain of the same steps with weights of one
+// Rows of x that are BF16 already are used as they are; a y of BF16 is the sum, with its bias, rounded to nearest even.
 //
 // The bits depend on nothing else: not on rows, threads, tiles or instruction set.
 //
@@ -62,10 +63,12 @@ WEIR_HD inline int32_t row_count(const StepView& step, RowSet set) {
 struct LinearArgs {
   WeightView weight;
   const float* bias = nullptr;  // [out] or none
-  const float* x = nullptr;
-  int64_t x_stride = 0;
-  float* y = nullptr;
+  const void* x = nullptr;      // elements of x_type; rows of BF16 start at multiples of 16 bytes
+  int64_t x_stride = 0;         // in elements
+  void* y = nullptr;            // elements of y_type
   int64_t y_stride = 0;
+  RowType x_type = RowType::kF32;  // kBf16: on a GPU with Activations::kAuto
+  RowType y_type = RowType::kF32;  // likewise
   RowSet rows = RowSet::kAll;
   Activations activations = Activations::kF32;
   int32_t max_rows = 0;  // the most rows of a step; needed where rows are coded (sizes their buffer)
@@ -75,8 +78,9 @@ struct LinearArgs {
 std::unique_ptr<BoundOp> bind_linear(Device& device, std::string name, const LinearArgs& args);
 [[gnu::weak]] std::unique_ptr<BoundOp> bind_linear_cuda(CudaDevice& device, std::string name, const LinearArgs& args);
 
-// Several products of the same rows (x, its stride, row set, activations and max_rows are equal), as one op: the bits
-// are those of one after the other, but a GPU computes matrices of the same format in one launch.
+// Several products as one op: the bits are those of one after the other, but a GPU computes matrices of the same format
+// in one launch. Their inputs, x_type, row set, activations and max_rows are equal; x may be another for each, fewer
+// blocks are half empty where parts with the same x follow each other.
 std::unique_ptr<BoundOp> bind_linears(Device& device, std::string name, const std::vector<LinearArgs>& parts);
 [[gnu::weak]] std::unique_ptr<BoundOp> bind_linears_cuda(CudaDevice& device, std::string name,
                                                          const std::vector<LinearArgs>& parts);

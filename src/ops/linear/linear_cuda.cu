@@ -28,9 +28,9 @@ class LinearF32 final : public CudaOp {
     for (const LinearArgs& part : parts) {
       launches_.push_back({.weight = upload(device, part.weight),
                            .bias = device.upload(part.bias, part.weight.out),
-                           .x = part.x,
+                           .x = static_cast<const float*>(part.x),
                            .x_stride = part.x_stride,
-                           .y = part.y,
+                           .y = static_cast<float*>(part.y),
                            .y_stride = part.y_stride,
                            .rows = part.rows});
     }
@@ -49,7 +49,7 @@ class LinearF32 final : public CudaOp {
   std::vector<LinearF32Args> launches_;
 };
 
-// Matrices whose tiles have the same format go into one launch.
+// Matrices whose tiles have the same format go into one launch; those of the same x follow each other.
 class LinearTiles final : public CudaOp {
  public:
   LinearTiles(CudaDevice& device, std::string name, const std::vector<LinearArgs>& parts)
@@ -58,7 +58,7 @@ class LinearTiles final : public CudaOp {
     for (Launch& launch : launches_) {
       prepare_multiply(device, launch.format);
       launch.args.counters = device.allocate_array<uint32_t>(launch.args.counter_count());
-      device.reserve_workspace(multiply_bytes(device, launch.args, parts.front().max_rows));
+      device.reserve_workspace(multiply_bytes(device, launch.format, launch.args, parts.front().max_rows));
     }
   }
 
@@ -81,8 +81,11 @@ class LinearTiles final : public CudaOp {
     MultiplyArgs& args = launch_of(tiled, part).args;
     args.parts[args.part_count++] = {.tiles = tiled.tiles,
                                      .bias = device().upload(part.bias, tiled.out),
+                                     .x = part.x,
+                                     .x_stride = part.x_stride,
                                      .y = part.y,
                                      .y_stride = part.y_stride,
+                                     .y_type = part.y_type,
                                      .out = static_cast<int32_t>(tiled.out),
                                      .first_strip = args.strips};
     args.strips += static_cast<int32_t>(tiled.strips());
@@ -97,8 +100,7 @@ class LinearTiles final : public CudaOp {
     args.in = static_cast<int32_t>(tiled.in);
     args.segments = tiled.segments;
     args.segment_tiles = tiled.segment_tiles;
-    args.x = part.x;
-    args.x_stride = part.x_stride;
+    args.x_type = part.x_type;
     args.rows = part.rows;
     return launches_.back();
   }

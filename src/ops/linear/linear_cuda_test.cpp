@@ -1,6 +1,6 @@
 // linear on the GPU (or the emulator): FP32 products against the specification bit for bit, tensor-core products
 // against a model in double precision of the rounding that linear.h states, and both against themselves: rows alone and
-// together, the kernels for few and for many rows.
+// together, few and many.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -82,33 +82,6 @@ class LinearCuda : public CudaCase {
     static_cast<CudaOp&>(*op).enqueue(CudaDevice::bounds_of(step));
     Product product{y.values(), stride};
     expect_untouched(product, x.rows, weight.view.out);
-    return product;
-  }
-
-  Product multiply_with(MultiplyKernel kernel, const Weight& weight, Rows& x, bool& there) {
-    const DeviceBuffer<float> device_x(device(), x.data);
-    const int64_t stride = weight.view.out + 3;
-    const DeviceBuffer<float> y(device(), (x.rows + 3) * stride);
-    const TiledWeight tiled = upload_tiles(device(), weight.view);
-    prepare_multiply(device(), tiled.format);
-    MultiplyArgs args;
-    args.part_count = 1;
-    args.strips = static_cast<int32_t>(tiled.strips());
-    args.in = static_cast<int32_t>(tiled.in);
-    args.segments = tiled.segments;
-    args.segment_tiles = tiled.segment_tiles;
-    args.x = device_x.data();
-    args.x_stride = x.stride;
-    args.counters = device().allocate_array<uint32_t>(args.counter_count());
-    args.parts[0] = {
-        .tiles = tiled.tiles, .y = y.data(), .y_stride = stride, .out = static_cast<int32_t>(weight.view.out)};
-    const auto rows = static_cast<int32_t>(x.rows);
-    const DeviceBuffer<std::byte> workspace(device(), multiply_bytes(device(), args, rows));
-    device().stage(step_of(x.rows));
-    args.step = device().step();
-    there = multiply_tiles(device(), tiled.format, args, workspace.data(), rows, kernel);
-    Product product{y.values(), stride};
-    if (there) expect_untouched(product, x.rows, weight.view.out);
     return product;
   }
 
@@ -204,50 +177,41 @@ TEST_F(LinearCuda, MultipliesEveryFormatOnTensorCoresAsTheRoundingPointsSay) {
   }
 }
 
-TEST_F(LinearCuda, GivesEveryRowTheSameBitsAloneAndAmongOthersInBothKernels) {
+// Numbers of rows that all the kernels' instances serve.
+TEST_F(LinearCuda, GivesEveryRowTheSameBitsAloneAndAmongOthers) {
   std::mt19937 random(3);
   for (const WeightFormat format : kFormats) {
-    const int64_t out = 37, in = fitting(format, 2150);  // two segments
+    const int64_t out = 165, in = fitting(format, 2150);  // two segments; blocks that are not full
     const Weight& weight = keep(random_weight(random, format, out, in, Values::kUsual));
     Rows x(140, in);
     x.fill(random, Values::kUsual);
+    const int64_t chosen[] = {0, 7, 8, 15, 16, 31, 33, 63, 64, 127, 128, 139};
     std::vector<std::vector<float>> alone;
-    for (const int64_t r : {0, 1, 7, 8, 15, 16, 31, 32, 63, 64, 139}) {
+    for (const int64_t r : chosen) {
       Rows one = row_alone(x, r);
       alone.push_back(multiply(weight, nullptr, one, Activations::kAuto).row(0, out));
     }
-    for (const int64_t rows : {8, 9, 17, 33, 64, 65, 140}) {
+    for (const int64_t rows : {8, 9, 17, 34, 65, 140}) {
       Rows some(rows, in);
       for (int64_t r = 0; r < rows; ++r) std::copy_n(x.row(r), in, some.row(r));
-      for (const MultiplyKernel kernel : {MultiplyKernel::kFewRows, MultiplyKernel::kManyRows}) {
-        if (kernel == MultiplyKernel::kManyRows && rows < 64) continue;
-        bool there = false;
-        const Product product = multiply_with(kernel, weight, some, there);
-        if (!there) continue;
-        size_t i = 0;
-        for (const int64_t r : {0, 1, 7, 8, 15, 16, 31, 32, 63, 64, 139}) {
-          if (r < rows) {
-            ASSERT_TRUE(same_bits(product.row(r, out), alone[i]))
-                << weight_format_name(format) << " row " << r << " of " << rows << ", kernel "
-                << static_cast<int>(kernel);
-          }
-          ++i;
-        }
+      const Product product = multiply(weight, nullptr, some, Activations::kAuto);
+      for (size_t i = 0; i < alone.size() && chosen[i] < rows; ++i) {
+        ASSERT_TRUE(same_bits(product.row(chosen[i], out), alone[i]))
+            << weight_format_name(format) << " row " << chosen[i] << " of " << rows;
       }
     }
   }
 }
 
-TEST_F(LinearCuda, GivesTheSameBitsInTheManyRowsKernelWithLargeBlocks) {
+// So many that blocks take all segments of several tiles, one after the other.
+TEST_F(LinearCuda, GivesTheSameBitsWhereBlocksTakeAllSegments) {
   std::mt19937 random(4);
-  for (const WeightFormat format : {WeightFormat::kBf16, WeightFormat::kMxfp4}) {
-    const int64_t out = 130, in = 2144, rows = 520;
+  for (const WeightFormat format : {WeightFormat::kBf16, WeightFormat::kMxfp4, WeightFormat::kQ4_K}) {
+    const int64_t out = 130, in = fitting(format, 2144), rows = 520;
     const Weight& weight = keep(random_weight(random, format, out, in, Values::kUsual));
     Rows x(rows, in);
     x.fill(random, Values::kUsual);
-    bool there = false;
-    const Product many = multiply_with(MultiplyKernel::kManyRows, weight, x, there);
-    ASSERT_TRUE(there);
+    const Product many = multiply(weight, nullptr, x, Activations::kAuto);
     for (const int64_t r : {0, 255, 256, 519}) {
       Rows one = row_alone(x, r);
       ASSERT_TRUE(same_bits(many.row(r, out), multiply(weight, nullptr, one, Activations::kAuto).row(0, out)))
@@ -287,6 +251,89 @@ TEST_F(LinearCuda, AddsTheBiasToTheCompleteSum) {
       }
     }
   }
+}
+
+// BF16 numbers of rows, as many a row as a multiple of 8 holds; what follows the row's own is NaN.
+std::vector<uint16_t> rounded_rows(Rows& x, int64_t stride) {
+  std::vector<uint16_t> rounded(static_cast<size_t>(x.rows * stride), 0x7fff);
+  for (int64_t r = 0; r < x.rows; ++r) {
+    for (int64_t k = 0; k < x.size; ++k) rounded[static_cast<size_t>(r * stride + k)] = f32_to_bf16(x.row(r)[k]);
+  }
+  return rounded;
+}
+
+// Whichever kernel the rows go to: blocks with a segment each, and with all.
+TEST_F(LinearCuda, TakesRowsOfBf16AsTheyAreAndRoundsThoseThatItGives) {
+  std::mt19937 random(12);
+  const int64_t in = 2100, stride = 2104;
+  const Weight* weights[] = {&keep(random_weight(random, WeightFormat::kBf16, 50, in, Values::kUsual)),
+                             &keep(random_weight(random, WeightFormat::kBf16, 7, in, Values::kUsual)),
+                             &keep(random_weight(random, WeightFormat::kE4m3, 20, in, Values::kUsual))};
+  const RowType y_types[] = {RowType::kBf16, RowType::kF32, RowType::kBf16};
+  for (const int64_t rows : {1, 3, 20, 140, 520}) {
+    Rows x(rows, in);
+    x.fill(random, Values::kUsual);
+    const DeviceBuffer<uint16_t> device_x(device(), rounded_rows(x, stride));
+    std::vector<std::unique_ptr<DeviceBuffer<uint16_t>>> ys;  // of FP32: two to an element
+    std::vector<const std::vector<float>*> biases;
+    std::vector<LinearArgs> parts;
+    for (size_t i = 0; i < 3; ++i) {
+      const int64_t out = weights[i]->view.out, y_stride = out + 3;
+      ys.push_back(std::make_unique<DeviceBuffer<uint16_t>>(device(), rows * y_stride * 2));
+      biases.push_back(&random_bias(random, out));
+      parts.push_back({.weight = weights[i]->view,
+                       .bias = biases.back()->data(),
+                       .x = device_x.data(),
+                       .x_stride = stride,
+                       .y = ys.back()->data(),
+                       .y_stride = y_stride,
+                       .x_type = RowType::kBf16,
+                       .y_type = y_types[i],
+                       .activations = Activations::kAuto,
+                       .max_rows = static_cast<int32_t>(rows)});
+    }
+    bind_linears(device(), "rounded", parts)->run(step_of(rows));
+    for (size_t i = 0; i < 3; ++i) {
+      const Product exact = multiply(*weights[i], biases[i]->data(), x, Activations::kAuto);
+      const std::vector<uint16_t> y = ys[i]->values();
+      for (int64_t r = 0; r < rows; ++r) {
+        for (int64_t o = 0; o < parts[i].y_stride; ++o) {
+          const auto at = static_cast<size_t>(r * parts[i].y_stride + o);
+          const float expected = exact.y[static_cast<size_t>(r * exact.stride + o)];
+          const bool there = o < weights[i]->view.out;
+          if (y_types[i] == RowType::kBf16) {
+            ASSERT_EQ(y[at], there ? f32_to_bf16(expected) : 0xffff) << "matrix " << i << " [" << r << ", " << o << "]";
+          } else {
+            float value;
+            std::memcpy(&value, y.data() + 2 * at, 4);
+            ASSERT_EQ(bits(value), bits(expected)) << "matrix " << i << " [" << r << ", " << o << "]";
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_F(LinearCuda, RefusesRowsOfBf16ThatItCannotRead) {
+  std::mt19937 random(13);
+  const Weight weight = random_weight(random, WeightFormat::kBf16, 8, 64, Values::kUsual);
+  const DeviceBuffer<uint16_t> x(device(), 2 * 80);
+  const DeviceBuffer<float> y(device(), 2 * 8);
+  const auto bind = [&](int64_t offset, int64_t stride, Activations activations) {
+    bind_linear(device(), "bf16",
+                {.weight = weight.view,
+                 .x = x.data() + offset,
+                 .x_stride = stride,
+                 .y = y.data(),
+                 .y_stride = 8,
+                 .x_type = RowType::kBf16,
+                 .activations = activations,
+                 .max_rows = 2});
+  };
+  EXPECT_NO_THROW(bind(8, 72, Activations::kAuto));
+  EXPECT_THROW(bind(1, 72, Activations::kAuto), Error);
+  EXPECT_THROW(bind(0, 70, Activations::kAuto), Error);
+  EXPECT_THROW(bind(0, 72, Activations::kF32), Error);
 }
 
 TEST_F(LinearCuda, MultipliesTheRowsThatWantLogits) {
@@ -357,35 +404,42 @@ TEST_F(LinearCuda, KeepsANanCodeOfE4m3) {
   for (int64_t o = 0; o < 20; ++o) EXPECT_EQ(std::isnan(product.row(1, 20)[static_cast<size_t>(o)]), o == 5) << o;
 }
 
-TEST_F(LinearCuda, MultipliesSeveralMatricesWithTheSameRowsAsOneByOne) {
+// Two of them with the same x.
+TEST_F(LinearCuda, MultipliesSeveralMatricesAsOneByOne) {
   std::mt19937 random(10);
-  const int64_t in = 2400, rows = 5;
-  const WeightFormat formats[] = {WeightFormat::kBf16, WeightFormat::kQ8_0, WeightFormat::kBf16};
-  const int64_t outs[] = {33, 16, 70};
-  Rows x(rows, in);
-  x.fill(random, Values::kUsual);
-  const DeviceBuffer<float> device_x(device(), x.data);
-  for (const Activations activations : {Activations::kF32, Activations::kAuto}) {
-    std::vector<const Weight*> weights;
-    std::vector<std::unique_ptr<DeviceBuffer<float>>> ys;
-    std::vector<LinearArgs> parts;
-    for (size_t i = 0; i < 3; ++i) {
-      weights.push_back(&keep(random_weight(random, formats[i], outs[i], in, Values::kUsual)));
-      ys.push_back(std::make_unique<DeviceBuffer<float>>(device(), rows * outs[i]));
-      parts.push_back({.weight = weights.back()->view,
-                       .x = device_x.data(),
-                       .x_stride = x.stride,
-                       .y = ys.back()->data(),
-                       .y_stride = outs[i],
-                       .activations = activations,
-                       .max_rows = static_cast<int32_t>(rows)});
-    }
-    bind_linears(device(), "several", parts)->run(step_of(rows));
-    for (size_t i = 0; i < 3; ++i) {
-      const Product together{ys[i]->values(), outs[i]};
-      const Product alone = multiply(*weights[i], nullptr, x, activations);
-      for (int64_t r = 0; r < rows; ++r) {
-        EXPECT_TRUE(same_bits(together.row(r, outs[i]), alone.row(r, outs[i]))) << "matrix " << i;
+  const int64_t in = 2400;
+  const WeightFormat formats[] = {WeightFormat::kBf16, WeightFormat::kQ8_0, WeightFormat::kBf16, WeightFormat::kBf16};
+  const int64_t outs[] = {33, 16, 70, 200};
+  std::vector<const Weight*> weights;
+  for (size_t i = 0; i < 4; ++i)
+    weights.push_back(&keep(random_weight(random, formats[i], outs[i], in, Values::kUsual)));
+  for (const int64_t rows : {1, 5, 20, 70}) {
+    Rows first(rows, in), second(rows, in);
+    first.fill(random, Values::kUsual);
+    second.fill(random, Values::kUsual);
+    Rows* xs[] = {&first, &first, &first, &second};
+    const DeviceBuffer<float> device_first(device(), first.data), device_second(device(), second.data);
+    for (const Activations activations : {Activations::kF32, Activations::kAuto}) {
+      std::vector<std::unique_ptr<DeviceBuffer<float>>> ys;
+      std::vector<LinearArgs> parts;
+      for (size_t i = 0; i < 4; ++i) {
+        ys.push_back(std::make_unique<DeviceBuffer<float>>(device(), rows * outs[i]));
+        parts.push_back({.weight = weights[i]->view,
+                         .x = xs[i] == &first ? device_first.data() : device_second.data(),
+                         .x_stride = first.stride,
+                         .y = ys.back()->data(),
+                         .y_stride = outs[i],
+                         .activations = activations,
+                         .max_rows = static_cast<int32_t>(rows)});
+      }
+      bind_linears(device(), "several", parts)->run(step_of(rows));
+      for (size_t i = 0; i < 4; ++i) {
+        const Product together{ys[i]->values(), outs[i]};
+        const Product alone = multiply(*weights[i], nullptr, *xs[i], activations);
+        for (int64_t r = 0; r < rows; ++r) {
+          ASSERT_TRUE(same_bits(together.row(r, outs[i]), alone.row(r, outs[i])))
+              << "matrix " << i << " row " << r << " of " << rows;
+        }
       }
     }
   }

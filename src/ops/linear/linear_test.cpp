@@ -314,6 +314,8 @@ TEST(Linear, RefusesShapesThatTheFormatDoesNotAllow) {
               a.activations = Activations::kAuto;
             }),
             "layers.0.up: expected the most rows of a step, found 0");
+  EXPECT_EQ(message([](LinearArgs& a) { a.y_type = RowType::kBf16; }),
+            "layers.0.up: BF16 rows are multiplied on a GPU with --activations auto, expected FP32 rows");
   EXPECT_EQ(message([](LinearArgs& a) { a.weight.data = nullptr; }), "layers.0.up: expected a weight, found none");
   EXPECT_EQ(message([](LinearArgs& a) { a.x_stride = 63; }), "layers.0.up: expected x rows of at least 64, found 63");
   EXPECT_EQ(message([](LinearArgs& a) { a.y_stride = 3; }), "layers.0.up: expected y rows of at least 4, found 3");

@@ -2,12 +2,15 @@
 // sums differ from in the last bits; exponentials and reciprocals are those of libm.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <string>
 
 #include "device/cuda/emulated/barrier.h"
 #include "device/cuda/emulated/block.h"
+#include "device/cuda/tensor_map.h"
+#include "device/cuda/wgmma_descriptor.h"
 
 namespace weir::cuda::ptx {
 
@@ -34,9 +37,7 @@ inline float flush_denormal(float x) { return std::fabs(x) < 1.17549435e-38f ? s
 // --- arithmetic -----------------------------------------------------------------------------------------------------
 inline float exp2_approx(float x) { return detail::flush_denormal(std::exp2(detail::flush_denormal(x))); }
 inline float reciprocal_approx(float x) { return detail::flush_denormal(1.f / detail::flush_denormal(x)); }
-inline float inverse_root_approx(float x) {
-  return detail::flush_denormal(1.f / std::sqrt(detail::flush_denormal(x)));
-}
+inline float inverse_root_approx(float x) { return detail::flush_denormal(1.f / std::sqrt(detail::flush_denormal(x))); }
 inline uint32_t add_bf16x2(uint32_t a, uint32_t b) {
   return pack_bf16(low_bf16(a) + low_bf16(b), high_bf16(a) + high_bf16(b));
 }
@@ -126,6 +127,22 @@ inline void require_bulk(const void* shared, const void* global, int bytes) {
 inline void bulk_load(void* to_shared, const void* from, int bytes, uint64_t* barrier) {
   detail::require_bulk(to_shared, from, bytes);
   emulated::current_block->bulk_loads.push_back({to_shared, from, static_cast<size_t>(bytes), barrier});
+}
+inline void bulk_prefetch(const void* from, int bytes) { detail::require_bulk(nullptr, from, bytes); }
+inline void tensor_load(void* to_shared, const TensorMap* map, int column, int row, uint64_t* barrier) {
+  detail::require_aligned(to_shared, 1024, "a box's shared address");
+  const Matrix& matrix = map->matrix;
+  for (int r = 0; r < map->box_rows; ++r) {
+    for (int c = 0; c < kBoxColumns; c += 8) {
+      const int64_t at_row = row + r, at_column = column + c;
+      const int64_t left = at_row < matrix.rows ? std::clamp<int64_t>(matrix.columns - at_column, 0, 8) : 0;
+      auto* to = static_cast<std::byte*>(to_shared) + swizzle128(static_cast<uint32_t>(r * 128 + c * 2));
+      const size_t bytes = static_cast<size_t>(left) * 2;
+      auto& loads = emulated::current_block->bulk_loads;
+      if (left > 0) loads.push_back({to, matrix.elements + at_row * matrix.stride + at_column, bytes, barrier});
+      if (left < 8) loads.push_back({to + bytes, nullptr, 16 - bytes, barrier});
+    }
+  }
 }
 inline void bulk_store(void* to, const void* from_shared, int bytes) {
   detail::require_bulk(from_shared, to, bytes);
