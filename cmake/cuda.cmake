@@ -172,4 +172,10 @@ foreach(file ${cuda_files} ${cross_cuda_files})
 endforeach()
 if(WEIR_CUDA_REAL)
   target_link_libraries(weir PRIVATE weir_cuda)
+  # A driver that can't be used.
+  add_library(broken_driver SHARED tests/support/broken_driver.cpp)
+  set_target_properties(broken_driver PROPERTIES OUTPUT_NAME cuda SUFFIX .so.1 NO_SONAME ON
+                        LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/broken_driver)
+  add_test(NAME broken_driver_test COMMAND ${CMAKE_SOURCE_DIR}/tests/broken_driver_test.sh $<TARGET_FILE:weir>
+           $<TARGET_FILE_DIR:broken_driver>)
 endif()

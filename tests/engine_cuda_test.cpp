@@ -2,6 +2,7 @@
 // fails.
 #define WEIR_TEST_GPU 0
 #include <future>
+#include <limits>
 
 #include "engine/service.h"
 #include "tests/support/serving.h"
@@ -56,6 +57,59 @@ TEST_P(EngineCuda, RecordedStepsEqualSingleLaunchesAndRequestsTogetherEqualEachA
   EXPECT_EQ(engine.gpu()->graph_launches(), 0);
 }
 
+// Makes a value of one row NaN on the device, in the output of the first op.
+class Poison final : public StepObserver {
+ public:
+  Poison(CudaDevice& device, int64_t row) : device_(device), row_(row) {}
+  void after(const BoundOp&, Buffer output) override {
+    if (happened_) return;
+    happened_ = true;
+    float* const to = output.data + row_ * output.cols + 3;
+    device_.copy_rows(reinterpret_cast<std::byte*>(to), reinterpret_cast<const std::byte*>(&kNan), 1, 4, 4);
+    ASSERT_TRUE(device_.synchronize()) << device_.error();
+  }
+  bool happened() const { return happened_; }
+
+ private:
+  static constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+  CudaDevice& device_;
+  int64_t row_;
+  bool happened_ = false;
+};
+
+TEST_P(EngineCuda, NumbersThatAreNotFiniteEndOneRequestAlone) {
+  Serving serving(*model_, options_);
+  std::vector<RequestId> ids;
+  for (uint32_t seed = 0; seed < 3; ++seed) ids.push_back(serving.submit(request(seed, 5)));
+  ASSERT_TRUE(serving.scheduler.step());  // all prompts
+  Poison poison(*serving.engine().gpu(), 1);
+  ASSERT_TRUE(serving.scheduler.step(&poison));  // a row of each
+  EXPECT_TRUE(poison.happened());
+  const Answer& answer = serving.answer(ids[1]);
+  ASSERT_TRUE(answer.ended);
+  EXPECT_EQ(answer.end.reason, FinishReason::kError);
+  EXPECT_NE(answer.end.error.find("a logit is not finite"), std::string::npos) << answer.end.error;
+  serving.run();
+  EXPECT_EQ(serving.scheduler.counters().failed, 1);
+  for (const uint32_t seed : {0u, 2u}) {
+    EXPECT_EQ(serving.answer(ids[seed]).tokens, alone(*model_, request(seed, 5), options_)) << seed;
+  }
+  const RequestId again = serving.submit(request(1, 5));
+  serving.run();
+  EXPECT_EQ(serving.answer(again).tokens, alone(*model_, request(1, 5), options_));
+  serving.expect_nothing_held();
+}
+
+class Ended final : public TokenStream {
+ public:
+  explicit Ended(std::promise<RequestEnd>& end) : end_(end) {}
+  void on_token(const SampledToken&) override {}
+  void on_end(const RequestEnd& end) override { end_.set_value(end); }
+
+ private:
+  std::promise<RequestEnd>& end_;
+};
+
 #ifdef WEIR_CUDA_EMULATED
 TEST_P(EngineCuda, MemoryThatIsRefusedAtLoadIsAnErrorWithNumbers) {
   int refused = 0;
@@ -73,16 +127,6 @@ TEST_P(EngineCuda, MemoryThatIsRefusedAtLoadIsAnErrorWithNumbers) {
   EXPECT_GE(refused, 3);
 }
 
-class Ended final : public TokenStream {
- public:
-  explicit Ended(std::promise<RequestEnd>& end) : end_(end) {}
-  void on_token(const SampledToken&) override {}
-  void on_end(const RequestEnd& end) override { end_.set_value(end); }
-
- private:
-  std::promise<RequestEnd>& end_;
-};
-
 TEST_P(EngineCuda, ALaunchThatFailsEndsRequestsWithAnErrorAndTheServiceSaysSo) {
   Engine engine(*model_, Serving::engine_options(options_));
   Service service(engine, {}, nullptr);
@@ -92,6 +136,36 @@ TEST_P(EngineCuda, ALaunchThatFailsEndsRequestsWithAnErrorAndTheServiceSaysSo) {
   ASSERT_FALSE(service.submit(request(1, 20), std::make_shared<Ended>(ended), id).has_value());
   const RequestEnd end = ended.get_future().get();
   emulated::fail_launch_after(0);
+  EXPECT_EQ(end.reason, FinishReason::kError);
+  EXPECT_NE(end.error.find("CUDA"), std::string::npos) << end.error;
+  const auto refused = service.submit(request(2, 2), std::make_shared<Ended>(ended), id);
+  ASSERT_TRUE(refused.has_value());
+  EXPECT_EQ(refused->kind, SubmitRefusal::Kind::kDead);
+  EXPECT_FALSE(service.alive());
+}
+#else
+TEST_P(EngineCuda, ACardWithoutRoomIsAnErrorWithNumbers) {
+  const std::unique_ptr<CudaDevice> other = open_cuda(0);
+  other->allocate(other->free_bytes() - (int64_t{64} << 20));
+  try {
+    Serving serving(*model_, options_);
+    FAIL() << "there was room";
+  } catch (const Error& error) {
+    const std::string what = error.what();
+    EXPECT_NE(what.find("CUDA"), std::string::npos) << what;
+    EXPECT_NE(what.find("lower --max-tokens"), std::string::npos) << what;
+  }
+}
+
+TEST_P(EngineCuda, AnErrorOfTheCardEndsRequestsWithItAndTheServiceSaysSo) {
+  Engine engine(*model_, Serving::engine_options(options_));
+  Service service(engine, {}, nullptr);
+  std::promise<RequestEnd> ended;
+  std::byte* const nowhere = reinterpret_cast<std::byte*>(uintptr_t{64});
+  engine.gpu()->copy(nowhere, nowhere + 4096, 16);
+  RequestId id = 0;
+  ASSERT_FALSE(service.submit(request(1, 20), std::make_shared<Ended>(ended), id).has_value());
+  const RequestEnd end = ended.get_future().get();
   EXPECT_EQ(end.reason, FinishReason::kError);
   EXPECT_NE(end.error.find("CUDA"), std::string::npos) << end.error;
   const auto refused = service.submit(request(2, 2), std::make_shared<Ended>(ended), id);

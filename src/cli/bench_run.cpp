@@ -26,20 +26,16 @@ double flops_of(const Circuit& circuit, int32_t rows, int64_t last_position) {
 class Bench {
  public:
   Bench(Engine& engine, const BenchTest& test) : engine_(engine), test_(test) {
-    const int64_t vocab = engine.model().spec.vocab;
-    uint64_t state = 88172645463325252u;
-    for (int64_t i = 0; i < test.depth + test.n; ++i) {
-      state ^= state << 13, state ^= state >> 7, state ^= state << 17;
-      tokens_.push_back(static_cast<int32_t>(state % static_cast<uint64_t>(vocab)));
+    for (int64_t i = 0; i < test.batch; ++i) {
+      lives_.push_back({engine.new_sequence(), bench_tokens(i, test.depth + test.n, engine.model().spec.vocab)});
     }
-    for (int64_t i = 0; i < test.batch; ++i) sequences_.push_back(engine.new_sequence());
   }
 
   // Every sequence at the depth, whatever came before.
   void rewind() {
-    for (const auto& sequence : sequences_) {
-      sequence->rollback(test_.depth);
-      fill(*sequence, test_.depth, LogitsWanted::kNone);
+    for (const Life& life : lives_) {
+      life.sequence->rollback(test_.depth);
+      fill(life, test_.depth, LogitsWanted::kNone);
     }
   }
 
@@ -47,7 +43,7 @@ class Bench {
     flops_ = 0;
     const Clock::time_point start = Clock::now();
     if (test_.kind == BenchTest::Kind::kPrompt) {
-      fill(*sequences_.front(), test_.depth + test_.n, LogitsWanted::kLast);
+      fill(lives_.front(), test_.depth + test_.n, LogitsWanted::kLast);
     } else {
       for (int64_t i = 0; i < test_.n; ++i) generate_one(test_.depth + i);
     }
@@ -57,12 +53,18 @@ class Bench {
   double flops() const { return flops_; }
 
  private:
-  void fill(Sequence& sequence, int64_t length, LogitsWanted logits) {
+  struct Life {
+    std::unique_ptr<Sequence> sequence;
+    std::vector<int32_t> tokens;  // all that it is given
+  };
+
+  void fill(const Life& life, int64_t length, LogitsWanted logits) {
+    Sequence& sequence = *life.sequence;
     while (sequence.length() < length) {
       const int64_t left = length - sequence.length();
       const int64_t rows = prompt_chunk(sequence.length(), left, engine_.options().max_batch_rows);
       const SpanRequest request{
-          &sequence, std::span(tokens_).subspan(static_cast<size_t>(sequence.length()), static_cast<size_t>(rows)),
+          &sequence, std::span(life.tokens).subspan(static_cast<size_t>(sequence.length()), static_cast<size_t>(rows)),
           rows == left ? logits : LogitsWanted::kNone};
       must_step(engine_, {&request, 1});
       flops_ += flops_of(engine_.circuit(), static_cast<int32_t>(rows), sequence.length() - 1);
@@ -71,8 +73,8 @@ class Bench {
 
   void generate_one(int64_t position) {
     requests_.clear();
-    for (const auto& sequence : sequences_) {
-      requests_.push_back({sequence.get(), {&tokens_[static_cast<size_t>(position)], 1}, LogitsWanted::kLast});
+    for (const Life& life : lives_) {
+      requests_.push_back({life.sequence.get(), {&life.tokens[static_cast<size_t>(position)], 1}, LogitsWanted::kLast});
     }
     must_step(engine_, requests_);
     flops_ += flops_of(engine_.circuit(), 1, position) * static_cast<double>(test_.batch);
@@ -80,8 +82,7 @@ class Bench {
 
   Engine& engine_;
   BenchTest test_;
-  std::vector<int32_t> tokens_;
-  std::vector<std::unique_ptr<Sequence>> sequences_;
+  std::vector<Life> lives_;
   std::vector<SpanRequest> requests_;
   double flops_ = 0;
 };
@@ -91,6 +92,16 @@ int64_t bytes_moved(const StepCounters& counters) {
 }
 
 }  // namespace
+
+std::vector<int32_t> bench_tokens(int64_t sequence, int64_t count, int64_t vocab) {
+  uint64_t state = 88172645463325252u + static_cast<uint64_t>(sequence) * 0x9e3779b97f4a7c15u;
+  std::vector<int32_t> tokens;
+  for (int64_t i = 0; i < count; ++i) {
+    state ^= state << 13, state ^= state >> 7, state ^= state << 17;
+    tokens.push_back(static_cast<int32_t>(state % static_cast<uint64_t>(vocab)));
+  }
+  return tokens;
+}
 
 std::string BenchTest::name() const {
   std::string out = concat(kind == Kind::kPrompt ? "pp" : "tg", n);

@@ -29,7 +29,10 @@ struct BenchResult {
 // Makes room for the largest of the tests. Error when one exceeds the model's context.
 void size_bench_engine(const std::vector<BenchTest>& tests, const ModelSpec& spec, EngineOptions& options);
 
-// Tokens are pseudo-random, the same in every run.
+// What a sequence is given: pseudo-random tokens, the same in every run. No two sequences have the same, so that
+// rows of a step choose experts of their own.
+std::vector<int32_t> bench_tokens(int64_t sequence, int64_t count, int64_t vocab);
+
 BenchResult run_bench(Engine& engine, const BenchTest& test, int repeats);
 
 }  // namespace weir::cli

@@ -24,6 +24,10 @@ Buffer Circuit::buffer(std::string_view key, int64_t cols) {
   return made;
 }
 
+Buffer Circuit::bf16_buffer(std::string_view key, int64_t cols) {
+  return {buffer(key, (cols + 1) / 2).data, cols, RowType::kBf16};
+}
+
 Buffer Circuit::logit_buffer(std::string_view key, int64_t cols) {
   const auto found = buffers_.find(key);
   if (found != buffers_.end()) return found->second;

@@ -28,10 +28,13 @@ struct CompileOptions {
   bool graphs = true;  // on a GPU: decode steps are recorded once and replayed
 };
 
-// [rows, cols] FP32, rows contiguous.
+// [rows, cols], rows contiguous: FP32, or where `type` says so BF16, of which `data` is the address.
 struct Buffer {
   float* data = nullptr;
   int64_t cols = 0;
+  RowType type = RowType::kF32;
+
+  uint16_t* bf16() const { return reinterpret_cast<uint16_t*>(data); }
 };
 
 // Told after every op of a step which one ran and where its result lies, on the device (tests, taps).
@@ -47,6 +50,7 @@ class Circuit {
 
   // While compiling: a buffer of max_rows rows, shared by all who name the same key with at most the same width.
   Buffer buffer(std::string_view key, int64_t cols);
+  Buffer bf16_buffer(std::string_view key, int64_t cols);
   Buffer logit_buffer(std::string_view key, int64_t cols);  // of max_logit_rows rows
   int32_t* int_buffer(std::string_view key, int64_t cols);
   void add(std::unique_ptr<BoundOp> op, Buffer output);

@@ -66,7 +66,7 @@ void Compiler::gated_norm(const std::string& name, NormKind kind, int64_t heads,
 }
 
 void Compiler::kda_layer(const std::string& name, const KdaMixer& m, const KdaBuffers& b) {
-  const auto rows = [](Buffer buffer) { return KdaRows{buffer.data, buffer.cols}; };
+  const auto rows = [](Buffer buffer) { return KdaRows{buffer.bf16(), buffer.cols}; };
   c_.add(bind_kda_layer(c_.device(), name + "core",
                         {.bounded = m.decay == DecayKind::kBounded,
                          .lower_bound = m.lower_bound,
@@ -86,9 +86,10 @@ void Compiler::kda_layer(const std::string& name, const KdaMixer& m, const KdaBu
                          .k = rows(b.k),
                          .v = rows(b.v),
                          .f = rows(b.f),
-                         .beta_logit = rows(b.beta),
                          .gate = rows(b.gate),
-                         .out = b.o.data,
+                         .beta_logit = b.beta.data,
+                         .beta_logit_stride = b.beta.cols,
+                         .out = b.o.bf16(),
                          .out_stride = b.o.cols}),
          b.o);
 }
@@ -117,16 +118,20 @@ void Compiler::kda_ops(const std::string& name, const KdaMixer& m, const KdaBuff
 void Compiler::mix(const std::string& layer, const KdaMixer& m, Buffer x, Buffer out) {
   const std::string name = layer + "kda.";
   const int64_t full = m.heads * m.head_dim;
-  const auto buffer = [&](std::string_view key, int64_t cols) { return c_.buffer(key, cols); };
+  const bool one_op = c_.device().is_cuda() && c_.options().activations != Activations::kF32 &&
+                      m.head_dim == kKdaHeadDim && m.taps == kKdaTaps;
+  const auto buffer = [&](std::string_view key, int64_t cols) {
+    return one_op ? c_.bf16_buffer(key, cols) : c_.buffer(key, cols);
+  };
   const KdaBuffers b{.q = buffer("kda.q", full),
                      .k = buffer("kda.k", full),
                      .v = buffer("kda.v", full),
                      .f = buffer("kda.g", full),
-                     .beta = buffer("kda.beta", m.heads),
+                     .beta = c_.buffer("kda.beta", m.heads),
                      .gate = buffer("kda.gate", full),
                      .o = buffer("kda.o", full)};
-  const Buffer low = c_.buffer("kda.f_a", m.f_a.weight.out);
-  const Buffer gate_low = m.gate_a ? c_.buffer("kda.gate_a", m.gate_a->weight.out) : Buffer{};
+  const Buffer low = buffer("kda.f_a", m.f_a.weight.out);
+  const Buffer gate_low = m.gate_a ? buffer("kda.gate_a", m.gate_a->weight.out) : Buffer{};
   linears(name,
           {{"q_proj", &m.q, b.q},
            {"k_proj", &m.k, b.k},
@@ -135,11 +140,10 @@ void Compiler::mix(const std::string& layer, const KdaMixer& m, Buffer x, Buffer
            {"beta", &m.beta, b.beta},
            {m.gate_a ? "gate_a" : "gate", m.gate_a ? &*m.gate_a : &m.gate, m.gate_a ? gate_low : b.gate}},
           x);
-  linear(name + "f_b", m.f_b, low, b.f);
-  if (m.gate_a) linear(name + "gate", m.gate, gate_low, b.gate);
+  std::vector<Product> second = {{"f_b", &m.f_b, b.f}};
+  if (m.gate_a) second.push_back({"gate", &m.gate, b.gate, gate_low});
+  linears(name, second, low);
 
-  const bool one_op = c_.device().is_cuda() && c_.options().activations != Activations::kF32 &&
-                      m.head_dim == kKdaHeadDim && m.taps == kKdaTaps;
   if (one_op) {
     kda_layer(name, m, b);
   } else {

@@ -6,10 +6,18 @@
 namespace weir {
 
 void Compiler::feed(const std::string& name, const DenseFfn& f, Buffer x, Buffer out) {
+  linears(name, wide_products(f), x);
+  narrow(name, f, out);
+}
+
+std::vector<Compiler::Product> Compiler::wide_products(const DenseFfn& f, const std::string& prefix) {
+  return {{prefix + "gate", &f.gate, c_.buffer("ffn.gate", f.inter)},
+          {prefix + "up", &f.up, c_.buffer("ffn.up", f.inter)}};
+}
+
+void Compiler::narrow(const std::string& name, const DenseFfn& f, Buffer out) {
   const Buffer gate = c_.buffer("ffn.gate", f.inter);
-  const Buffer up = c_.buffer("ffn.up", f.inter);
-  linears(name, {{"gate", &f.gate, gate}, {"up", &f.up, up}}, x);
-  elementwise(name + "act", spec_.act.kind, gate, up, gate);
+  elementwise(name + "act", spec_.act.kind, gate, c_.buffer("ffn.up", f.inter), gate);
   linear(name + "down", f.down, gate, out);
 }
 
@@ -18,7 +26,21 @@ void Compiler::moe(const std::string& name, const MoeFfn& f, Buffer router_input
   const Buffer logits = c_.buffer("moe.router", experts);
   const Buffer weights = c_.buffer("moe.weights", f.top_k);
   int32_t* ids = c_.int_buffer("moe.ids", f.top_k);
-  linear(name + "router", f.router, router_input, logits);
+  const Buffer input = f.latent ? c_.buffer("moe.latent", f.latent->down.weight.out) : x;
+  const Buffer shared_gate = f.shared_gate ? c_.buffer("moe.shared_gate", 1) : Buffer{};
+  // What reads x, in one op where the router does too.
+  std::vector<Product> products;
+  if (f.latent) products.push_back({"latent_down", &f.latent->down, input});
+  if (f.shared) {
+    for (const Product& product : wide_products(*f.shared, "shared.")) products.push_back(product);
+  }
+  if (f.shared_gate) products.push_back({"shared.gate_row", &*f.shared_gate, shared_gate});
+  if (router_input.data == x.data) {
+    products.insert(products.begin(), {"router", &f.router, logits});
+  } else {
+    linear(name + "router", f.router, router_input, logits);
+  }
+  if (!products.empty()) linears(name, products, x);
   c_.add(bind_router(c_.device(), name + "choose",
                      {.score = f.score,
                       .experts = experts,
@@ -34,9 +56,13 @@ void Compiler::moe(const std::string& name, const MoeFfn& f, Buffer router_input
                       .ids = ids,
                       .weights = weights.data}),
          weights);
-  const Buffer input = f.latent ? c_.buffer("moe.latent", f.latent->down.weight.out) : x;
-  if (f.latent) linear(name + "latent_down", f.latent->down, x, input);
   const Buffer routed = f.latent ? c_.buffer("moe.latent_out", input.cols) : out;
+  const Buffer shared = f.shared ? c_.buffer("moe.shared", spec_.hidden) : Buffer{};
+  if (f.shared) narrow(name + "shared.", *f.shared, shared);
+  if (f.shared_gate) {
+    elementwise(name + "shared.gate_row.apply", ElementwiseKind::kGateRow, shared, shared_gate, shared);
+  }
+  const Buffer addend = f.latent ? Buffer{} : shared;  // the latents' sum goes through a product first
   c_.add(bind_moe(c_.device(), name + "experts",
                   {.experts = f.experts,
                    .in = input.cols,
@@ -51,6 +77,9 @@ void Compiler::moe(const std::string& name, const MoeFfn& f, Buffer router_input
                    .x_stride = input.cols,
                    .ids = ids,
                    .weights = weights.data,
+                   .routed_before = f.shared.has_value(),
+                   .addend = addend.data,
+                   .addend_stride = addend.cols,
                    .y = routed.data,
                    .y_stride = routed.cols,
                    .max_rows = c_.options().max_rows,
@@ -61,16 +90,7 @@ void Compiler::moe(const std::string& name, const MoeFfn& f, Buffer router_input
     if (!f.latent->norm.empty()) norm(name + "latent_norm", f.latent->norm, routed, routed);
     linear(name + "latent_up", f.latent->up, routed, out);
   }
-  if (f.shared) {
-    const Buffer shared = c_.buffer("moe.shared", spec_.hidden);
-    feed(name + "shared.", *f.shared, x, shared);
-    if (f.shared_gate) {
-      const Buffer gate = c_.buffer("moe.shared_gate", 1);
-      linear(name + "shared.gate_row", *f.shared_gate, x, gate);
-      elementwise(name + "shared.gate_row.apply", ElementwiseKind::kGateRow, shared, gate, shared);
-    }
-    add(name + "shared.add", out, shared, out);
-  }
+  if (f.shared && f.latent) add(name + "shared.add", out, shared, out);
 }
 
 void Compiler::feed(const std::string& name, const ParallelFfn& f, Buffer stream, Buffer x, Buffer out) {

@@ -5,6 +5,7 @@
 
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -74,15 +75,26 @@ class Compiler {
   };
   // The recurrence and its state; `args` without state and buffers.
   void delta_rule(const std::string& name, DeltaRuleArgs args, const DeltaInputs& in, Buffer o);
-  // RMS norm of each head times a function of the gate, in place.
   void gdn_in_one_op(const std::string& name, const GdnMixer& m, Buffer qkv, Buffer z, Buffer b, Buffer a, Buffer o);
+  // RMS norm of each head times a function of the gate, in place.
   void gated_norm(const std::string& name, NormKind kind, int64_t heads, const FloatVector& weight, Buffer gate,
                   Buffer o);
+
+  // One of several products of the same x, or of its own.
+  struct Product {
+    std::string name;
+    const Linear* part;
+    Buffer y;
+    std::optional<Buffer> x = {};
+  };
 
   // --- feed-forward (compile_ffn.cpp) ---
   void feed(const std::string& name, const DenseFfn& f, Buffer x, Buffer out);
   void feed(const std::string& name, const MoeFfn& f, Buffer x, Buffer out) { moe(name, f, x, x, out); }
   void moe(const std::string& name, const MoeFfn& f, Buffer router_input, Buffer x, Buffer out);
+  // A dense part in two halves: the products of x, and what follows from their buffers.
+  std::vector<Product> wide_products(const DenseFfn& f, const std::string& prefix = "");
+  void narrow(const std::string& name, const DenseFfn& f, Buffer out);
   void feed(const std::string& name, const ParallelFfn& f, Buffer stream, Buffer x, Buffer out);
 
   // --- per-layer embeddings (compile_per_layer.cpp) ---
@@ -92,12 +104,7 @@ class Compiler {
 
   // --- small parts (compiler.cpp) ---
   void linear(const std::string& name, const Linear& part, Buffer x, Buffer y);
-  // Several of the same x, named `name` + their own: one op on a GPU. Parts without a weight are left out.
-  struct Product {
-    const char* name;
-    const Linear* part;
-    Buffer y;
-  };
+  // One op on a GPU, named as the first; else `name` + their own. Parts without a weight are left out.
   void linears(const std::string& name, const std::vector<Product>& parts, Buffer x);
   LinearArgs linear_args(const Linear& part, Buffer x, Buffer y) const;
   void norm(const std::string& name, const FloatVector& weight, Buffer x, Buffer y, RowSet rows = RowSet::kAll);

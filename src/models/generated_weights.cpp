@@ -143,6 +143,7 @@ std::vector<float> GeneratedWeights::floats(std::string_view name, int64_t count
     std::ranges::fill(values, 1.f);
     return values;
   }
+  if (name.find("e_score_correction_bias") != std::string_view::npos) return values;  // generated routers are balanced
   for (float& value : values) value = (static_cast<float>(next() >> 40) * 0x1p-23f - 1) * 0.25f;
   return values;
 }

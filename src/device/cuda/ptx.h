@@ -74,6 +74,19 @@ WEIR_PTX uint2 load_stream(const uint2* p) {
   asm volatile("ld.global.nc.L1::no_allocate.v2.u32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "l"(p));
   return v;
 }
+// v stays as it is where not live. It is loaded in place: in a loop the compiler then has nothing to move at the end,
+// which would wait for the load.
+WEIR_PTX void load_stream_into(uint2& v, const uint2* p, bool live) {
+  asm volatile("{ .reg .pred p; setp.ne.u32 p, %3, 0; @p ld.global.nc.L1::no_allocate.v2.u32 {%0, %1}, [%2]; }"
+               : "+r"(v.x), "+r"(v.y)
+               : "l"(p), "r"(live ? 1 : 0));
+}
+WEIR_PTX void load_stream_into(uint4& v, const uint4* p, bool live) {
+  asm volatile(
+      "{ .reg .pred p; setp.ne.u32 p, %5, 0; @p ld.global.nc.L1::no_allocate.L2::256B.v4.u32 {%0, %1, %2, %3}, [%4]; }"
+      : "+r"(v.x), "+r"(v.y), "+r"(v.z), "+r"(v.w)
+      : "l"(p), "r"(live ? 1 : 0));
+}
 // What is not read again soon.
 WEIR_PTX void store_stream(uint4* p, uint4 v) {
   asm volatile("st.global.cs.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(p), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w)
@@ -183,6 +196,10 @@ WEIR_PTX void bulk_load(void* to_shared, const void* from, int bytes, uint64_t* 
                    shared_address(to_shared)),
                "l"(from), "r"(bytes), "r"(shared_address(barrier))
                : "memory");
+}
+// Into the L2 cache alone.
+WEIR_PTX void bulk_prefetch(const void* from, int bytes) {
+  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
 }
 // The box of a matrix that begins at (column, row), to a multiple of 1024 bytes; the barrier hears of the whole box.
 WEIR_PTX void tensor_load(void* to_shared, const TensorMap* map, int column, int row, uint64_t* barrier) {

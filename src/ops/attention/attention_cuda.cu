@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "base/error.h"
 #include "ops/attention/attention_mma.h"
 #include "ops/cuda_op.h"
 
@@ -27,7 +28,7 @@ class PlainCudaAttention final : public CudaOp {
 bool find_kernels(const AttentionArgs& args, bool many, MmaKernels& kernels) {
   const int64_t dim = std::max(args.key_dim, args.value_dim);
   if (attention_shares_rows(args) && args.key_dim == 576 && args.value_dim == 512) {
-    kernels = mma_kernels_mla(many);
+    kernels = latent_kernels();
   } else if (dim <= 64) {
     kernels = mma_kernels_64(many);
   } else if (dim <= 128) {
@@ -49,20 +50,18 @@ class MmaCudaAttention final : public CudaOp {
   void enqueue(const StepBounds& bounds) override {
     if (bounds.rows == 0) return;
     const int64_t shared_queries = few_.attention.geometry.q_per_kv * longest_run(bounds);
-    Variant& variant = shared_queries <= few_.kernels.queries ? few_ : many_;
+    Variant& variant = shared_queries <= few_.kernels.slot.queries ? few_ : many_;
     const MmaKernels& kernels = variant.kernels;
     MmaAttention a = variant.attention;
-    a.plan = reinterpret_cast<AttentionPlan*>(device().workspace());
-    a.partials = reinterpret_cast<float*>(device().workspace() + kPlanBytes);
+    a.merge_rows = reinterpret_cast<MergeRow*>(device().workspace());
+    a.partials = reinterpret_cast<float*>(device().workspace() + row_bytes(a.args.max_rows));
     const int64_t most_pieces = pieces(a, bounds);
     const int64_t units = bounds.rows * a.geometry.tiles() * most_pieces;
     const int64_t grid = std::min<int64_t>(units, resident(kernels));
     launch(device(), {.grid = grid, .block = kernels.threads, .shared_bytes = kernels.shared_bytes, .overlap = true},
            kernels.attend, device().step(), a);
     if (most_pieces == 1) return;
-    launch(device(),
-           {.grid = {bounds.rows, a.args.heads}, .block = std::max(32, kernels.value_dim / 4), .overlap = true},
-           kernels.merge, device().step(), a);
+    launch_merge(device(), bounds, a);
   }
 
   Cost cost(int32_t rows, int64_t position) const override {
@@ -70,7 +69,6 @@ class MmaCudaAttention final : public CudaOp {
   }
 
  private:
-  static constexpr int64_t kPlanBytes = (sizeof(AttentionPlan) + 255) / 256 * 256;
   static constexpr int64_t kPartialBytes = int64_t{128} << 20;
   static constexpr int64_t kMostPieces = 65;
 
@@ -79,6 +77,12 @@ class MmaCudaAttention final : public CudaOp {
     MmaAttention attention;
   };
 
+  static int64_t row_bytes(int64_t rows) { return (rows * static_cast<int64_t>(sizeof(MergeRow)) + 255) / 256 * 256; }
+  // Do all heads of all rows begin at multiples of this many elements?
+  static bool aligned(const float* x, int64_t stride, int64_t dim, int64_t elements) {
+    return reinterpret_cast<uintptr_t>(x) % static_cast<uintptr_t>(elements * 4) == 0 && stride % elements == 0 &&
+           dim % elements == 0;
+  }
   int64_t resident(const MmaKernels& kernels) const {
     return static_cast<int64_t>(device().sm_count()) * kernels.blocks_per_sm;
   }
@@ -94,23 +98,27 @@ class MmaCudaAttention final : public CudaOp {
 
   Variant variant(const AttentionArgs& args, const SelectedRows& selected, const MmaKernels& kernels) {
     const auto q_per_kv = static_cast<int32_t>(args.heads / args.kv_heads);
-    const int32_t groups = (q_per_kv + kernels.queries - 1) / kernels.queries;
+    const int32_t groups = (q_per_kv + kernels.slot.queries - 1) / kernels.slot.queries;
     const int32_t tile_heads = (q_per_kv + groups - 1) / groups;
     const AttentionGeometry geometry{.tile_heads = tile_heads,
                                      .head_groups = groups,
-                                     .block_rows = kernels.queries / tile_heads,
+                                     .block_rows = kernels.slot.queries / tile_heads,
                                      .q_per_kv = q_per_kv,
                                      .kv_heads = static_cast<int32_t>(args.kv_heads),
                                      .piece_factor = args.value_dim > 256 ? 2 : 1,
                                      .window = args.window};
     const int64_t most = args.max_rows * geometry.tiles() * kMostPieces;
-    const int64_t slots = std::max(std::min(kPartialBytes / (kernels.slot_floats * 4), most), resident(kernels));
-    device().reserve_workspace(kPlanBytes + slots * kernels.slot_floats * 4);
+    const int64_t slots =
+        std::max(std::min(kPartialBytes / (kernels.slot.floats() * 4), most), resident(kernels) * kernels.workers);
+    device().reserve_workspace(row_bytes(args.max_rows) + slots * kernels.slot.floats() * 4);
     return {.kernels = kernels,
             .attention = {.args = args,
                           .selected = selected,
                           .geometry = geometry,
                           .scale2 = args.scale * 1.44269504088896341f,
+                          .vectors = aligned(args.q, args.q_stride, args.key_dim, 4),
+                          .out_pairs = aligned(args.out, args.out_stride, args.value_dim, 2),
+                          .slot = kernels.slot,
                           .slots = slots}};
   }
 
@@ -121,6 +129,7 @@ class MmaCudaAttention final : public CudaOp {
 
 std::unique_ptr<BoundOp> make_cuda_attention(CudaDevice& device, std::string name, const AttentionArgs& args,
                                              const SelectedRows& selected) {
+  if (!(args.scale > 0)) fail(name, ": scale: expected a positive number, found ", args.scale);
   AttentionArgs on_device = args;
   on_device.sinks = device.upload(args.sinks, args.heads);
   MmaKernels few, many;

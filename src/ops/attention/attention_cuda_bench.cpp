@@ -24,6 +24,11 @@ struct Shape {
   int32_t rows;  // of each sequence
   double peer_us;
   int64_t window = 0;
+
+  std::string text() const {
+    return std::to_string(heads) + "/" + std::to_string(kv_heads) + " heads " + std::to_string(sequences) + " x " +
+           std::to_string(context) + " rows " + std::to_string(rows);
+  }
 };
 
 // BF16 numbers of order one, the same megabyte over and over.
@@ -128,11 +133,8 @@ void bench_attention(CudaDevice& device, const bench::CudaReport& report, const 
       device, {.sets = layers}, [&](int set) { static_cast<CudaOp&>(*ops[static_cast<size_t>(set)]).enqueue(bounds); });
   const double positions =
       static_cast<double>(rows) * (static_cast<double>(seen) - (s.window > 0 ? 0 : (s.rows - 1) / 2.));
-  const std::string shape = std::to_string(s.heads) + "/" + std::to_string(s.kv_heads) + " heads " +
-                            std::to_string(s.sequences) + " x " + std::to_string(s.context) + " rows " +
-                            std::to_string(s.rows);
   report.add({.what = s.what,
-              .shape = shape,
+              .shape = s.text(),
               .us = timing.us,
               .bytes = s.rows == 1 ? bytes : 0,
               .flops = 2. * static_cast<double>(s.heads * (s.key_dim + s.value_dim)) * positions,
@@ -197,7 +199,8 @@ Shape grouped(int64_t heads, int64_t kv_heads, int64_t dim, int sequences, int64
   return {"gqa " + std::to_string(dim), heads, kv_heads, dim, dim, false, sequences, context, rows, peer_us};
 }
 
-void run() {
+// Those whose name and shape begin with `only`.
+void run(const std::string& only) {
   const std::unique_ptr<CudaDevice> device = open_cuda();
   const bench::CudaReport report(*device);
   for (const Shape& shape :
@@ -205,15 +208,16 @@ void run() {
         latent(32, 64, 1024, 31.56), latent(32, 1, 32768, 46.52), latent(32, 16, 32768, 151.49),
         latent(64, 64, 4096, 90.62), latent(96, 1, 4096, 17.81), latent(96, 64, 4096, 129.34),
         latent(128, 64, 4096, 132.63), latent(32, 64, 4096, 83.66, 2), latent(32, 1, 2048, 103.81, 2048)}) {
-    bench_attention(*device, report, shape);
+    if ((shape.what + " " + shape.text()).starts_with(only)) bench_attention(*device, report, shape);
   }
   for (const Shape& shape : {grouped(32, 8, 128, 1, 4096), grouped(32, 8, 128, 64, 1024), grouped(32, 8, 128, 64, 4096),
                              grouped(32, 8, 128, 1, 32768), grouped(16, 2, 256, 1, 4096), grouped(16, 2, 256, 64, 4096),
                              grouped(9, 3, 64, 1, 1024), grouped(9, 3, 64, 64, 1024),
                              grouped(32, 8, 128, 1, 2048, 2048, 103.81), grouped(16, 2, 256, 1, 2048, 2048, 103.81),
                              grouped(9, 3, 64, 1, 2048, 2048, 103.81), grouped(32, 32, 128, 1, 2048, 2048, 103.81)}) {
-    bench_attention(*device, report, shape);
+    if ((shape.what + " " + shape.text()).starts_with(only)) bench_attention(*device, report, shape);
   }
+  if (!std::string("products").starts_with(only)) return;
   for (int32_t rows : {1, 16, 64, 2048}) bench_products(*device, report, 32, rows);
   for (int32_t rows : {1, 64}) bench_products(*device, report, 96, rows);
 }
@@ -221,9 +225,9 @@ void run() {
 }  // namespace
 }  // namespace weir
 
-int main() {
+int main(int count, char** arguments) {
   try {
-    weir::run();
+    weir::run(count > 1 ? arguments[1] : "");
   } catch (const std::exception& error) {
     std::fprintf(stderr, "%s\n", error.what());
     return 1;

@@ -5,28 +5,40 @@
 
 namespace weir {
 
+// Where a piece of a tile of queries is left in memory: acc [queries, dims], then m and l of each query.
+struct PieceSlot {
+  int32_t queries = 0, dims = 0;
+
+  WEIR_HD int64_t floats() const { return static_cast<int64_t>(queries) * (dims + 2); }
+};
+
 struct MmaAttention {
   AttentionArgs args;
   SelectedRows selected;
   AttentionGeometry geometry;
-  float scale2 = 0;  // scale * log2(e)
+  float scale2 = 0;        // scale * log2(e)
+  bool vectors = false;    // heads of q begin at multiples of 16 bytes
+  bool out_pairs = false;  // heads of out at multiples of 8 bytes
+  PieceSlot slot;
   int64_t slots = 0;
-  float* partials = nullptr;  // [slots] of a tile's acc, then m and l of each query
-  AttentionPlan* plan = nullptr;
+  float* partials = nullptr;       // [slots]
+  MergeRow* merge_rows = nullptr;  // [rows]
 };
 
 struct MmaKernels {
   void (*attend)(const StepView* step, MmaAttention a) = nullptr;
-  void (*merge)(const StepView* step, MmaAttention a) = nullptr;  // what units that are pieces have left
-  int threads = 0, queries = 0, value_dim = 0, shared_bytes = 0;
-  int64_t slot_floats = 0;
-  int blocks_per_sm = 1;
+  int threads = 0, shared_bytes = 0, blocks_per_sm = 1;
+  int workers = 1;  // of a block, which take units side by side
+  PieceSlot slot;
 };
 
 // With few queries that share a KV head (one row), or many.
 MmaKernels mma_kernels_64(bool many);
 MmaKernels mma_kernels_128(bool many);
 MmaKernels mma_kernels_256(bool many);
-MmaKernels mma_kernels_mla(bool many);  // keys of 576, values their first 512
+MmaKernels latent_kernels();  // keys of 576, values their first 512
+
+// Merges what units that are pieces have left.
+void launch_merge(CudaDevice& device, const StepBounds& bounds, const MmaAttention& attention);
 
 }  // namespace weir

@@ -28,8 +28,9 @@ struct Layer {
   const float *a, *dt_bias, *norm_weight;
   PageField journal;
   AnchorField state;
-  Rows qkv, a_logit, beta_logit, gate;
-  float* out;
+  Rows qkv, gate;
+  kda::Numbers a_logit, beta_logit;
+  uint16_t* out;
   int64_t out_stride;
 
   __device__ int shared_by() const { return heads / key_heads; }
@@ -46,11 +47,9 @@ struct Layer {
   }
   // Log decay of a head in a row of the batch.
   __device__ float log_decay(int64_t row, int head) const {
-    return -(a[head] * math::softplus(a_logit.data[row * a_logit.stride + head] + dt_bias[head]));
+    return -(a[head] * kda::fast_softplus(a_logit(row, head) + dt_bias[head]));
   }
-  __device__ float beta(int64_t row, int head) const {
-    return fast_sigmoid(beta_logit.data[row * beta_logit.stride + head]);
-  }
+  __device__ float beta(int64_t row, int head) const { return fast_sigmoid(beta_logit(row, head)); }
 };
 
 // All heads in a journal page.
@@ -62,6 +61,9 @@ struct Page {
   __device__ uint16_t* keys(int key_head, int row) const { return at(key_head * kKeyPageBytes, row); }
   __device__ uint16_t* updates(int head, int row) const { return at(values(head), row); }
   __device__ float* decays(int head) const { return reinterpret_cast<float*>(data + values(head) + kDecays); }
+  __device__ float* inverse(int head, int row) const {
+    return reinterpret_cast<float*>(data + values(head) + kInverse) + row * kChunk;
+  }
   __device__ uint16_t* inputs(Input which, int head, int row) const {
     if (which == kV) return at(values(head) + kValueInputs, row);
     return at(head * kKeyPageBytes + kKeyInputs + (which == kK ? kChunk * kRowBytes : 0), row);
@@ -100,10 +102,11 @@ struct Sequence {
   const Layer& layer;
 
   __device__ Page page(int64_t chunk) const {
-    const PageId id = span.pages[layer.journal.group][static_cast<size_t>(chunk)];
+    const size_t group = static_cast<size_t>(layer.journal.group);
+    const PoolView pool = step.page_pools[group];  // before the branch: the loads overlap
+    const PageId id = span.pages[group][static_cast<size_t>(chunk)];
     if (id == kNoPage) return {};
-    return {step.page_pools[static_cast<size_t>(layer.journal.group)].block(id) + layer.journal.offset,
-            layer.key_heads};
+    return {pool.block(id) + layer.journal.offset, layer.key_heads};
   }
   __device__ Anchor anchor(SlotId slot) const {
     if (slot == kZeroAnchor) return {};
@@ -117,7 +120,7 @@ struct Sequence {
     return {};
   }
   __device__ int64_t row(int64_t position) const { return span.first_row + position - span.first_position; }
-  __device__ const float* input(Input which, int head, int64_t position) const {
+  __device__ const uint16_t* input(Input which, int head, int64_t position) const {
     return layer.qkv.data + row(position) * layer.qkv.stride + layer.channel(which, head);
   }
   // One from before the span, in the journal or the anchor's window; null: before the sequence.
@@ -132,10 +135,5 @@ struct Sequence {
     return reinterpret_cast<const float4*>(layer.conv) + layer.channel(which, head);
   }
 };
-
-// u of two neighbouring rows, scaled for the commit.
-__device__ __forceinline__ uint32_t scale_rows(uint32_t updates, const float* factors) {
-  return pack_bf16(low_bf16(updates) * factors[0], high_bf16(updates) * factors[1]);
-}
 
 }  // namespace weir::gdn

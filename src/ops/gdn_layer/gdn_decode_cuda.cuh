@@ -1,268 +1,237 @@
-// Spans of one row: a block for each head of each. Warp w has the value columns 16 w to 16 w + 15.
+// Spans of one row: a block for each head of each. Two barriers: when the row's operands are there, and when the
+// squares for the norm are. What is older than the kernel before is fetched first, all at once, then the row's own
+// numbers.
 #pragma once
 
 #include "ops/gdn_layer/gdn_cuda.cuh"
+#include "ops/kda_layer/kda_decode_columns_cuda.cuh"
+#include "ops/kda_layer/kda_decode_place_cuda.cuh"
 
 namespace weir::gdn {
 
-constexpr int kDecodeWarps = 8;
-constexpr int kKeyPitch = 136, kUpdatePitch = 24;  // of rows, without bank conflicts
+using kda::kDecodeThreads;
 
-struct DecodeShared {
-  alignas(128) uint4 high[kDecodeWarps][8][32];  // hi(S), then that of the new anchor
+constexpr int kKeyPitch = 136;  // of rows, without bank conflicts
+
+struct DecodeShared : kda::ColumnsShared {
   alignas(16) uint16_t keys[kChunk][kKeyPitch];  // of the journal
-  alignas(16) uint16_t updates[kDecodeWarps][kChunk][kUpdatePitch];
-  alignas(16) uint16_t own[2][kKeyPitch];  // k, q
-  float pair_factors[kChunk];              // exp(G_i - G_j), 0 where j > i
-  float commit_factors[kChunk];            // exp(G_15 - G_j)
-  float pairs[kChunk];                     // Lb
-  alignas(16) uint16_t outputs[kChunk];    // A
-  float squares[kDecodeWarps];
-  uint64_t fetched;  // hi(S)
+  alignas(16) uint16_t own[2][kKeyPitch];        // k, q
+  alignas(16) float decays[kChunk];              // G of the journal
 };
 
-// The row's place, the same for all threads of a block.
-struct DecodeRow {
-  Sequence sequence;
+// The state as a row of a head finds it.
+struct DecodeRow : kda::DecodePlace {
   int head, key_head;
-  int row;       // in its chunk
-  bool commits;  // makes the anchor of its chunk
-  int earlier;   // journal rows to read: those of its chunk, or all of the chunk before when it commits
   Page now, old;
-  Anchor base, next;  // what it starts from; what it writes
+  Anchor base, next;
 
-  __device__ DecodeRow(const Sequence& of, int head_) : sequence(of), head(head_), key_head(of.layer.key_head(head_)) {
-    const int64_t position = of.span.first_position, chunk = position / kChunk;
-    row = static_cast<int>(position % kChunk);
-    commits = of.span.anchor_position < chunk * kChunk;
-    earlier = commits ? kChunk : row;
-    now = of.page(chunk);
-    old = commits ? of.page(chunk - 1) : now;
-    base = of.anchor(of.span.anchor);
-    if (commits) next = of.written(chunk * kChunk);
+  __device__ DecodeRow(const DecodePlace& place, const Layer& layer, int head_)
+      : DecodePlace(place),
+        head(head_),
+        key_head(layer.key_head(head_)),
+        base{place.base, layer.heads},
+        next{place.next, layer.heads} {}
+  __device__ void find_pages(const Layer& layer) {
+    now = {DecodePlace::now(), layer.key_heads};
+    old = commits ? Page{DecodePlace::before(), layer.key_heads} : now;
+  }
+  // hi(S); null: zeros. lo lies behind it.
+  __device__ const uint4* plane() const { return base ? base.planes(head) : nullptr; }
+  // Input i of the convolution before the row's, oldest first.
+  template <class T>
+  __device__ T input(Input which, int i, int at) const {
+    const int from = earlier - kHistory + i, of_head = which == kV ? head : key_head;
+    const uint16_t *journal = old.inputs(which, of_head, from), *window = base.window(which, of_head, from + kHistory);
+    return kda::load_if<T>(from >= 0 || base, reinterpret_cast<const T*>(from >= 0 ? journal : window) + at);
   }
 };
 
-// The journal rows that the row reads, into shared memory; u is 0 beyond.
-__device__ __forceinline__ void fetch_journal(DecodeShared& shared, const DecodeRow& r, int thread) {
-  const int warp = thread / 32, lane = thread % 32, j = thread / 16, part = thread % 16;
-  if (j < r.earlier) {
-    ptx::copy_async16(ptx::shared_address(&shared.keys[j][part * 8]), r.old.keys(r.key_head, j) + part * 8);
+// The convolution's weights and earlier inputs, oldest first, of channels 4 lane to 4 lane + 3 of q or k.
+struct KeyHistory {
+  float4 taps[4] = {};
+  uint2 inputs[kHistory] = {};
+
+  __device__ void fetch(const Layer& layer, const DecodeRow& r, Input which, int lane) {
+    const float4* from = reinterpret_cast<const float4*>(layer.conv) + layer.channel(which, r.key_head) + 4 * lane;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) taps[i] = from[i];
+#pragma unroll
+    for (int i = 0; i < kHistory; ++i) inputs[i] = r.input<uint2>(which, i, lane);
   }
-  const int row = lane / 2, column = lane % 2 * 8;
-  const bool live = row < r.earlier;
-  ptx::copy_async16(ptx::shared_address(&shared.updates[warp][row][column]),
-                    live ? r.old.updates(r.head, row) + warp * 16 + column : nullptr, live);
-  ptx::commit_copies();
-}
+  __device__ void write_window(const DecodeRow& r, Input which, int lane) const {
+#pragma unroll
+    for (int i = 0; i < kHistory; ++i) reinterpret_cast<uint2*>(r.next.window(which, r.key_head, i))[lane] = inputs[i];
+  }
+};
+// The same of a value column.
+struct ValueHistory {
+  float4 taps;
+  uint16_t inputs[kHistory];
 
-// The new anchor's windows: the last inputs of the chunk before.
-__device__ __forceinline__ void write_windows(const DecodeRow& r, int thread) {
-  constexpr int kParts = kRowBytes / 16;
-  if (!r.next || thread >= 3 * kHistory * kParts) return;
-  const Input which = static_cast<Input>(thread / (kHistory * kParts));
-  if (which != kV && !r.sequence.layer.is_first(r.head)) return;
-  const int row = thread / kParts % kHistory, part = thread % kParts, head = which == kV ? r.head : r.key_head;
-  reinterpret_cast<uint4*>(r.next.window(which, head, row))[part] =
-      reinterpret_cast<const uint4*>(r.old.inputs(which, head, kChunk - kHistory + row))[part];
-}
+  __device__ ValueHistory(const Layer& layer, const DecodeRow& r, int column) {
+    taps = reinterpret_cast<const float4*>(layer.conv)[layer.channel(kV, r.head) + column];
+#pragma unroll
+    for (int i = 0; i < kHistory; ++i) inputs[i] = r.input<uint16_t>(kV, i, column);
+  }
+  __device__ void write_window(const DecodeRow& r, int column) const {
+#pragma unroll
+    for (int i = 0; i < kHistory; ++i) r.next.window(kV, r.head, i)[column] = inputs[i];
+  }
+  __device__ float convolved(uint16_t x) const {
+    return cuda::round_bf16(
+        kda::convolve(taps, low_bf16(inputs[0]), low_bf16(inputs[1]), low_bf16(inputs[2]), low_bf16(x)));
+  }
+};
 
-// Four channels of a stored input, `back` rows before the span.
-__device__ __forceinline__ uint2 earlier_input(const DecodeRow& r, Input which, int back, int lane) {
-  const uint16_t* x = r.sequence.stored_input(which, r.key_head, r.sequence.span.first_position - back);
-  return x == nullptr ? uint2{0, 0} : *reinterpret_cast<const uint2*>(x + 4 * lane);
-}
-
-// Warps 0 and 1: q and k of the row, channels 4 lane to 4 lane + 3, and their journal entries.
-__device__ __forceinline__ void decode_key(DecodeShared& shared, const DecodeRow& r, Input which, int lane) {
-  const Layer& layer = r.sequence.layer;
-  const float* input = r.sequence.input(which, r.key_head, r.sequence.span.first_position);
-  const uint2 x = kda::pack4(reinterpret_cast<const float4*>(input)[lane]);
-  const float4* taps = r.sequence.taps(which, r.key_head) + 4 * lane;
-  const float4 w[4] = {taps[0], taps[1], taps[2], taps[3]};
-  const float4 s = kda::convolve4(w, earlier_input(r, which, 3, lane), earlier_input(r, which, 2, lane),
-                                  earlier_input(r, which, 1, lane), x);
+// Warps 0 (q) and 1 (k): the row's operands and journal entries.
+__device__ __forceinline__ void write_operands(DecodeShared& shared, const Layer& layer, const DecodeRow& r,
+                                               const KeyHistory& history, uint2 x, int warp, int lane) {
+  float4 s = kda::convolve4(history.taps, history.inputs[0], history.inputs[1], history.inputs[2], x);
   const float factor = ptx::inverse_root_approx(cuda::warp_sum(kda::square_sum(s)) + layer.l2_eps);
-  const uint2 y = kda::pack4(which == kQ ? s * factor * kda::kQueryScale : s * factor);
-  reinterpret_cast<uint2*>(shared.own[which == kQ ? 1 : 0])[lane] = y;
+  const uint2 y = kda::pack4(s * (warp == 0 ? factor * kda::kQueryScale : factor));
+  reinterpret_cast<uint2*>(shared.own[warp == 0 ? 1 : 0])[lane] = y;
   if (!r.now || !layer.is_first(r.head)) return;
-  reinterpret_cast<uint2*>(r.now.inputs(which, r.key_head, r.row))[lane] = x;
-  if (which == kK) reinterpret_cast<uint2*>(r.now.keys(r.key_head, r.row))[lane] = y;
+  reinterpret_cast<uint2*>(r.now.inputs(warp == 0 ? kQ : kK, r.key_head, r.row))[lane] = x;
+  if (warp == 1) reinterpret_cast<uint2*>(r.now.keys(r.key_head, r.row))[lane] = y;
 }
 
-// Every warp: v of its columns, column g + 8 (c % 2) in lane 4 g + c.
-__device__ __forceinline__ float decode_value(const DecodeRow& r, int column, bool store) {
-  const int64_t position = r.sequence.span.first_position;
-  const uint32_t x = pack_bf16(r.sequence.input(kV, r.head, position)[column], 0.f);
-  float earlier[kHistory];
+// Chains of products over the channels, interleaved: the plane's with k and q (columns in turn) for both tiles, and
+// those of the journal's keys, the row's own in its place. Later keys may hold anything: their products are dropped.
+struct Products {
+  float anchor[2][4] = {}, pairs[4] = {};
+};
+__device__ __forceinline__ Products products(const DecodeShared& shared, int t, int warp, int lane) {
+  const int j = lane % 16, half = lane / 16 * 8;
+  const uint32_t keys = ptx::shared_address((j == t ? shared.own[0] : shared.keys[j]) + half),
+                 own = ptx::shared_address(&shared.own[lane % 2][lane / 8 * 8]);
+  Products d;
 #pragma unroll
-  for (int back = 1; back <= kHistory; ++back) {
-    const uint16_t* stored = r.sequence.stored_input(kV, r.head, position - back);
-    earlier[back - 1] = stored == nullptr ? 0.f : low_bf16(stored[column]);
-  }
-  if (store && r.now) r.now.inputs(kV, r.head, r.row)[column] = static_cast<uint16_t>(x);
-  const float4 taps = r.sequence.taps(kV, r.head)[column];
-  return cuda::round_bf16(kda::convolve(taps, earlier[2], earlier[1], earlier[0], low_bf16(x)));
-}
-
-// exp(G_i), the same in all threads; warp 2 makes the factors of pairs and of the commit from the journal's G.
-__device__ __forceinline__ float decode_decays(DecodeShared& shared, const DecodeRow& r, int warp, int lane) {
-  const Layer& layer = r.sequence.layer;
-  const float before = r.commits || r.row == 0 ? 0.f : r.now.decays(r.head)[r.row - 1];
-  const float total = before + layer.log_decay(r.sequence.span.first_row, r.head);
-  if (warp == 2 && lane < kChunk) {
-    const bool live = lane < r.earlier;
-    const float g = live ? r.old.decays(r.head)[lane] : 0.f;
-    shared.pair_factors[lane] = lane < r.row ? fast_exp(total - g) : lane == r.row ? 1.f : 0.f;
-    if (r.commits) shared.commit_factors[lane] = fast_exp(r.old.decays(r.head)[kChunk - 1] - g);
-    if (r.now && lane == r.row) r.now.decays(r.head)[lane] = total;
-  }
-  return fast_exp(total);
-}
-
-// The commit of a warp's 16 columns: both planes in, both out; high becomes the new hi. u is scaled.
-__device__ __forceinline__ void commit_columns(uint4 (*high)[32], const uint4* low_in, uint4* out, const uint32_t* u,
-                                               const uint16_t (*keys)[kKeyPitch], float decay, int lane) {
+  for (int k = 0; k < 8; k += 2) {
+    uint32_t b[4];  // of two steps
+    ptx::load_matrix_x4(b, own + 32 * k);
 #pragma unroll
-  for (int first = 0; first < 8; first += 4) {
-    uint4 low[4];
+    for (int i = 0; i < 2; ++i) {
+      uint32_t rows[4];
+      ptx::load_matrix_x4(rows, keys + 32 * (k + i));
+      ptx::mma_bf16(d.pairs, rows, b[2 * i], b[2 * i + 1]);
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      low[i] = low_in != nullptr ? ptx::load_stream(low_in + (first + i) * 32) : make_uint4(0, 0, 0, 0);
-    }
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const int k = first + i;
-      uint32_t b[4];
-      ptx::load_matrix_x4_transposed(b, ptx::shared_address(&keys[lane % 16][16 * k + lane / 16 * 8]));
-      const uint4 x = low_in != nullptr ? high[k][lane] : make_uint4(0, 0, 0, 0);
-      float s[8];
-      kda::join_planes(x.x, low[i].x, s[0], s[1]);
-      kda::join_planes(x.y, low[i].y, s[2], s[3]);
-      kda::join_planes(x.z, low[i].z, s[4], s[5]);
-      kda::join_planes(x.w, low[i].w, s[6], s[7]);
-#pragma unroll
-      for (float& y : s) y *= decay;
-      ptx::mma_bf16(s, u, b[0], b[1]);
-      ptx::mma_bf16(s + 4, u, b[2], b[3]);
-      const uint4 y = {kda::high_planes(s[0], s[1]), kda::high_planes(s[2], s[3]), kda::high_planes(s[4], s[5]),
-                       kda::high_planes(s[6], s[7])};
-      high[k][lane] = y;
-      if (out == nullptr) continue;
-      ptx::store_stream(out + k * 32, y);
-      ptx::store_stream(out + kda::kPlane + k * 32, uint4{kda::low_planes(s[0], s[1]), kda::low_planes(s[2], s[3]),
-                                                          kda::low_planes(s[4], s[5]), kda::low_planes(s[6], s[7])});
+      for (int tile = 0; tile < 2; ++tile) {
+        const uint4 s = shared.high[2 * warp + tile][k + i][lane];
+        const uint32_t a[4] = {s.x, s.y, s.z, s.w};
+        ptx::mma_bf16(d.anchor[tile], a, b[2 * i], b[2 * i + 1]);
+      }
     }
   }
+  return d;
 }
 
-// Two neighbouring channels of an operand row, at step k: of the step's first or second half.
-__device__ __forceinline__ uint32_t operand(const uint16_t* row, int k, int half, int c) {
-  return *reinterpret_cast<const uint32_t*>(row + 16 * k + 8 * half + 2 * c);
-}
-
-// Lb and A of the row, by one warp: journal keys by rows, k and q as columns 0 and 1. Rows beyond may hold anything.
-__device__ __forceinline__ void pair_products(DecodeShared& shared, int row, float beta, int lane) {
-  const int g = lane / 4, c = lane % 4;
-  const uint16_t* low = g == row ? shared.own[0] : shared.keys[g];
-  const uint16_t* high = g + 8 == row ? shared.own[0] : shared.keys[g + 8];
-  float d[4] = {};
-#pragma unroll
-  for (int k = 0; k < 8; ++k) {
-    const uint32_t a[4] = {operand(low, k, 0, c), operand(high, k, 0, c), operand(low, k, 1, c),
-                           operand(high, k, 1, c)};
-    ptx::mma_bf16(d, a, operand(shared.own[g % 2], k, 0, c), operand(shared.own[g % 2], k, 1, c));
-  }
-  if (c != 0) return;
+// Lb and A of the row; later rows count nothing.
+__device__ __forceinline__ void store_pairs(kda::PairWeights& to, const float* d, const float* decays, float total,
+                                            int row, float beta, int lane) {
+  if (lane % 4 != 0) return;
 #pragma unroll
   for (int upper = 0; upper < 2; ++upper) {
-    const int j = g + 8 * upper;
-    const float factor = shared.pair_factors[j];
-    shared.pairs[j] = j < row ? beta * (factor * d[2 * upper]) : 0.f;
-    shared.outputs[j] = j <= row ? static_cast<uint16_t>(pack_bf16(factor * d[2 * upper + 1], 0.f)) : 0;
+    const int j = lane / 4 + 8 * upper;
+    const float factor = j < row ? fast_exp(total - decays[j]) : 1.f;
+    to.updates[j] = j < row ? -(beta * (factor * d[2 * upper])) : -0.f;
+    to.products[j] = j < row ? factor * d[2 * upper + 1] : 0.f;
+    if (j == row) to.own = d[2 * upper + 1];
   }
 }
 
-__global__ void __launch_bounds__(kDecodeWarps * 32, 4) decode(const StepView* step, Layer layer) {
+__global__ void __launch_bounds__(kDecodeThreads, 4) decode(const StepView* step, Layer layer) {
   WEIR_DYNAMIC_SHARED(DecodeShared, memory);
   DecodeShared& shared = *memory;
-  const size_t number = blockIdx.x / static_cast<unsigned>(layer.heads);
-  if (number >= step->spans.size() || step->spans[number].rows != 1) return;
-  const Sequence sequence{*step, step->spans[number], layer};
-  const DecodeRow r(sequence, static_cast<int>(blockIdx.x % static_cast<unsigned>(layer.heads)));
-  const int thread = static_cast<int>(threadIdx.x), warp = thread / 32, lane = thread % 32, g = lane / 4, c = lane % 4;
-  const int column = warp * 16 + g + 8 * (c % 2);
-  const int64_t batch_row = sequence.span.first_row;
+  const kda::DecodePlace place(*step, blockIdx.y, layer.journal, layer.state);
+  if (!place.live) {
+    ptx::wait_for_previous();  // so that the launch after this one follows that one too
+    return;
+  }
+  const kda::Columns me(shared);
+  const int head = static_cast<int>(blockIdx.x), warp = me.warp, lane = me.lane, column = me.column;
 
   // The state is older than the kernel before this one, the row may come from it.
-  if (thread == 0 && r.base) {
-    ptx::mbarrier_init(&shared.fetched, 1);
-    ptx::mbarrier_fence_init();
-    ptx::mbarrier_arrive_expect(&shared.fetched, kPlaneBytes);
-    ptx::bulk_load(shared.high, r.base.planes(r.head), kPlaneBytes, &shared.fetched);
+  DecodeRow r(place, layer, head);
+  me.fetch_plane(r.plane(), r.commits);
+  r.find_pages(layer);
+  const float before = kda::load_if<float>(r.row > 0, r.now.decays(head) + r.row - 1);
+  const ValueHistory values(layer, r, column);
+  const Input which = warp == 0 ? kQ : kK;
+  KeyHistory keys;
+  if (warp < 2) keys.fetch(layer, r, which, lane);
+  me.fetch_updates(r.old.updates(head, 0), r.earlier);
+  me.fetch_inverse(r.old.inverse(head, 0), r.earlier);
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    const int j = me.thread / 16 + 8 * i, part = me.thread % 16 * 8;
+    if (j < r.earlier) ptx::copy_async16(ptx::shared_address(&shared.keys[j][part]), r.old.keys(r.key_head, j) + part);
   }
-  fetch_journal(shared, r, thread);
+  if (me.thread < 4 && r.earlier > 0) {
+    ptx::copy_async16(ptx::shared_address(&shared.decays[4 * me.thread]), r.old.decays(head) + 4 * me.thread);
+  }
+  ptx::commit_copies();
   ptx::wait_for_previous();
   ptx::let_next_start();
-  if (r.commits) write_windows(r, thread);
-  const float beta = layer.beta(batch_row, r.head);
-  const float value = decode_value(r, column, c < 2);
-  const float gate = layer.gate.data[batch_row * layer.gate.stride + r.head * kDim + column];
-  if (warp < 2) decode_key(shared, r, warp == 0 ? kQ : kK, lane);
-  const float scale = decode_decays(shared, r, warp, lane);
+
+  const uint16_t* const inputs = layer.qkv.data + r.batch_row * layer.qkv.stride;
+  uint2 key_input = {0, 0};
+  if (warp < 2) key_input = reinterpret_cast<const uint2*>(inputs + layer.channel(which, r.key_head))[lane];
+  const uint16_t x = inputs[layer.channel(kV, head) + column];
+  const float beta = layer.beta(r.batch_row, head), total = before + layer.log_decay(r.batch_row, head);
+  if (warp < 2) write_operands(shared, layer, r, keys, key_input, warp, lane);
+  const float value = values.convolved(x), scale = fast_exp(total);
+  if (r.now) {
+    r.now.inputs(kV, head, r.row)[column] = x;
+    if (me.thread == 2 * 32) r.now.decays(head)[r.row] = total;
+  }
+  if (r.next) {
+    values.write_window(r, column);
+    if (warp < 2 && layer.is_first(head)) keys.write_window(r, which, lane);
+  }
+  kda::LowPlane low;
+  if (r.commits) low.fetch(r.base ? r.plane() + kda::kPlane : nullptr, warp, lane);
   ptx::wait_copies<0>();
   __syncthreads();
-  if (r.base) ptx::mbarrier_wait(&shared.fetched, 0);
-  __syncwarp();
+  me.wait_for_plane(r.plane());
 
-  const uint32_t update_rows = ptx::shared_address(&shared.updates[warp][lane % 8 + lane / 16 * 8][lane / 8 % 2 * 8]);
-  uint32_t updates[4];
   if (r.commits) {
-    ptx::load_matrix_x4_transposed(updates, update_rows);
+    uint32_t updates[2][4];
+    float commits[4];  // of rows 2 c, 2 c + 1, 8 + 2 c, 9 + 2 c
 #pragma unroll
-    for (int x = 0; x < 4; ++x) updates[x] = scale_rows(updates[x], shared.commit_factors + 2 * c + x / 2 * 8);
-    const int at = warp * kda::kPlaneColumns + lane;
-    commit_columns(shared.high[warp], r.base ? r.base.planes(r.head) + kda::kPlane + at : nullptr,
-                   r.next ? r.next.planes(r.head) + at : nullptr, updates, shared.keys,
-                   fast_exp(r.old.decays(r.head)[kChunk - 1]), lane);
-    __syncwarp();
-    *reinterpret_cast<uint4*>(&shared.updates[warp][lane / 2][lane % 2 * 8]) = make_uint4(0, 0, 0, 0);
-    __syncwarp();
-  }
-  float p[4] = {};  // columns g, g + 8 of P and Q in turn
-  if (r.base || r.commits) {
-#pragma unroll
-    for (int k = 0; k < 8; ++k) {
-      const uint4 x = shared.high[warp][k][lane];
-      const uint32_t a[4] = {x.x, x.y, x.z, x.w};
-      ptx::mma_bf16(p, a, operand(shared.own[g % 2], k, 0, c), operand(shared.own[g % 2], k, 1, c));
+    for (int i = 0; i < 4; ++i) {
+      commits[i] = fast_exp(shared.decays[kChunk - 1] - shared.decays[2 * me.c + i % 2 + i / 2 * 8]);
     }
-  }
-  if (warp == 0) pair_products(shared, r.row, beta, lane);
-  __syncthreads();
-
-  float u = beta * (value - scale * (c % 2 == 0 ? p[0] : p[2]));
 #pragma unroll
-  for (int j = 0; j < kChunk - 1; ++j) u = fmaf(-shared.pairs[j], low_bf16(shared.updates[warp][j][column % 16]), u);
-  const uint16_t stored = static_cast<uint16_t>(pack_bf16(u, 0.f));
-  __syncwarp();
-  if (c < 2) {
-    shared.updates[warp][r.row][column % 16] = stored;
-    if (r.now) r.now.updates(r.head, r.row)[column] = stored;
+    for (int tile = 0; tile < 2; ++tile) {
+      uint32_t own[4];
+      me.load_updates(own, tile);
+      me.combine(updates[tile], own, commits);
+    }
+    const float decay = fast_exp(shared.decays[kChunk - 1]);
+    me.commit(
+        low, updates, shared.keys[0], kKeyPitch,
+        [&](int) {
+          return float4{decay, decay, decay, decay};
+        },
+        r.next ? r.next.planes(head) : nullptr);
+    me.clear_updates();
   }
+  const float norm_weight = layer.norm_weight[column];
+  const float gate = low_bf16(layer.gate.data[r.batch_row * layer.gate.stride + head * kDim + column]);
+  Products d = products(shared, r.row, warp, lane);
+#pragma unroll
+  for (int i = 0; i < 8; ++i) d.anchor[i / 4][i % 4] *= scale;
+  const kda::Columns::Inverse inverse = me.load_inverse();
+  store_pairs(shared.pairs[warp], d.pairs, shared.decays, total, r.row, beta, lane);
   __syncwarp();
-  ptx::load_matrix_x4_transposed(updates, update_rows);
-  float o[4] = {scale * p[1], scale * p[1], scale * p[3], scale * p[3]};
-  const uint32_t* outputs = reinterpret_cast<const uint32_t*>(shared.outputs);
-  ptx::mma_bf16(o, updates, outputs[c], outputs[c + 4]);
-  const float squares = kda::column_squares(o[0], o[2]);
-  if (lane == 0) shared.squares[warp] = squares;
-  __syncthreads();
-  const float factor = kda::norm_factor(shared.squares, 1, layer.norm_eps);
-  if (c < 2) {
-    layer.out[batch_row * layer.out_stride + r.head * kDim + column] =
-        (c % 2 == 0 ? o[0] : o[2]) * factor * layer.norm_weight[column] * (gate * fast_sigmoid(gate));
-  }
+  me.invert(inverse, r.row, r.now ? r.now.inverse(head, r.row) : nullptr);
+  const uint16_t update = static_cast<uint16_t>(pack_bf16(beta * (value - me.pick(d.anchor, 0)), 0.f));
+  me.store_update(update, r.row);
+  if (r.now) r.now.updates(head, r.row)[column] = update;
+  const float factor = gate * fast_sigmoid(gate), normed = me.output(d.anchor, layer.norm_eps);
+  layer.out[r.batch_row * layer.out_stride + head * kDim + column] =
+      static_cast<uint16_t>(pack_bf16(normed * norm_weight * factor, 0.f));
+  me.finish();
 }
 
 }  // namespace weir::gdn

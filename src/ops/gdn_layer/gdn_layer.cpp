@@ -8,11 +8,11 @@
 namespace weir {
 namespace {
 
-void check_rows(const std::string& name, const char* what, const float* data, int64_t stride, int64_t width,
+void check_rows(const std::string& name, const char* what, const void* data, int64_t stride, int64_t width,
                 int64_t multiple) {
   if (data == nullptr) fail(name, ": GDN layer: no buffer for ", what);
   if (stride < width || stride % multiple != 0) {
-    fail(name, ": GDN layer: expected rows of ", what, " at least ", width, " floats apart and a multiple of ",
+    fail(name, ": GDN layer: expected rows of ", what, " at least ", width, " numbers apart and a multiple of ",
          multiple, ", found ", stride);
   }
 }
@@ -33,9 +33,9 @@ void check(const std::string& name, const GdnLayerArgs& args) {
     fail(name, ": GDN layer: a weight is missing");
   }
   const int64_t values = args.heads * kGdnHeadDim, channels = 2 * args.key_heads * kGdnHeadDim + values;
-  check_rows(name, "qkv", args.qkv, args.qkv_stride, channels, 4);
-  check_rows(name, "gate", args.gate, args.gate_stride, values, 4);
-  check_rows(name, "out", args.out, args.out_stride, values, 4);
+  check_rows(name, "qkv", args.qkv, args.qkv_stride, channels, 8);
+  check_rows(name, "gate", args.gate, args.gate_stride, values, 8);
+  check_rows(name, "out", args.out, args.out_stride, values, 8);
   check_rows(name, "a_logit", args.a_logit, args.a_logit_stride, args.heads, 1);
   check_rows(name, "beta_logit", args.beta_logit, args.beta_logit_stride, args.heads, 1);
 }

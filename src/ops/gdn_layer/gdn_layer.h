@@ -4,22 +4,22 @@
 // Paper: Gated Delta Networks (arXiv:2412.06464).
 //
 //   qkv [rows, (2 key_heads + heads) 128]   the projections' results: q of all key heads, k, then v of all heads
-//   a_logit, beta_logit [rows, heads];  gate, out [rows, heads, 128]                                       all FP32
+//   gate, out [rows, heads, 128];  these three BF16        a_logit, beta_logit [rows, heads]  FP32
 //
 // Numeric specification: the same bits for every row, whoever computes it. Functions and sums not defined here are
 // those of kda_layer.h. Per head, q and k of its key head:
-//   x of q, k, v:  xr = bf16(x);  c = sum of four taps, oldest first;  s = c * sig(c);  rows before position 0 are +0
-//   k = bf16(s * r), q = bf16((s * r) * 128^-1/2) with r = 1 / sqrt(sum128(s^2) + l2_eps);  v = bf16(s)
+//   x of q, k, v:  c = sum of four taps, oldest first;  s = c * sig(c);  rows before position 0 are +0
+//   k = bf16(s * r), q = bf16(s * (r * 128^-1/2)) with r = 1 / sqrt(sum128(s^2) + l2_eps);  v = bf16(s)
 //   beta = sig(beta_logit);  g = -(a * softplus(a_logit + dt_bias))
 // Chunk = 16 positions at absolute multiples, i = this row, j = earlier rows of the chunk or this one, d = key channel,
 // c = value column, S = the anchor at the chunk's start:
 //   G_i = G_{i-1} + g_i, FP32, from 0 at the chunk's start;  e_i = exp(G_i)
 //   P_i[c] = e_i * sum_d k_i[d] hi(S[d][c]);  Q_i[c] the same with q_i
-//   Lb_ij = beta_i * (exp(G_i - G_j) * (k_i . k_j));  A_ij = bf16(exp(G_i - G_j) * (q_i . k_j))
-//   u_i[c] = bf16(beta_i (v_i[c] - P_i[c]) - sum_{j<i} Lb_ij u_j[c])   fused multiply-adds, j ascending
-//   o_i[c] = Q_i[c] + sum_j A_ij u_j[c]                                one tensor-core step over 16 rows, j > i being 0
-//   anchor:  S'[d][c] = exp(G_15) S[d][c] + sum_j k_j[d] w_j[c],  w_j = bf16(u_j exp(G_15 - G_j))    one such step
-//   out = ((o * r) * w) * (gate * sig(gate)),  r as in kda_layer.h
+//   Lb_ij = beta_i * (exp(G_i - G_j) * (k_i . k_j));  A_ij = exp(G_i - G_j) * (q_i . k_j)
+//   T and AT from them, w and o from P and Q, as in kda_layer.h
+//   u_m[c] = bf16(exp(G_15 - G_m) * sum_j bf16(T_mj) w_j[c])           the sum one tensor-core step from zero
+//   anchor:  S'[d][c] = exp(G_15) S[d][c] + sum_m k_m[d] u_m[c]        one such step
+//   out = bf16(((o * r) * w) * (gate * sig(gate))),  r as in kda_layer.h
 // Products over d are tensor-core chains from zero, 8 steps of 16 channels, ascending. The decay of a head is one
 // number: keys and queries enter all products as they are, so heads share them, and u alone is scaled for the anchor.
 //
@@ -28,7 +28,7 @@
 //   anchor:        [heads]: hi plane, lo plane, the convolution's window [3 rows][128] BF16 of v;
 //                  [key heads]: the windows of q and k
 //   journal page:  [key heads]: k [16 rows][128] BF16, inputs of the convolutions of q and k the same;
-//                  [heads]: u, inputs of v, and G [16] FP32
+//                  [heads]: w, inputs of v, G [16] and T [16][16] FP32
 // This op's PageField is read as 16 * row_bytes bytes, not row by row.
 //
 // Spans start anywhere; where a row lies at a multiple of 16 above span.anchor_position, the next anchor is made in the
@@ -47,7 +47,7 @@
 
 namespace weir {
 
-// Rows on the device, `stride` floats apart. Addresses and strides are multiples of 4 floats (logits: any).
+// Rows on the device, `stride` numbers apart: of BF16, addresses and strides are multiples of 8; of FP32, any.
 struct GdnLayerArgs {
   int64_t heads = 0;
   int64_t key_heads = 0;  // a divisor of heads
@@ -60,15 +60,15 @@ struct GdnLayerArgs {
   const float* norm_weight = nullptr;  // [128]
   PageField journal;                   // row: gdn_layer_journal_row_bytes()
   AnchorField state;                   // gdn_layer_anchor_bytes()
-  const float* qkv = nullptr;
+  const uint16_t* qkv = nullptr;
   int64_t qkv_stride = 0;
   const float* a_logit = nullptr;
   int64_t a_logit_stride = 0;
   const float* beta_logit = nullptr;
   int64_t beta_logit_stride = 0;
-  const float* gate = nullptr;
+  const uint16_t* gate = nullptr;
   int64_t gate_stride = 0;
-  float* out = nullptr;  // none of the inputs
+  uint16_t* out = nullptr;  // none of the inputs
   int64_t out_stride = 0;
   int64_t workspace_bytes = int64_t{256} << 20;  // for what the first launch of long spans leaves to the second
 };

@@ -29,8 +29,8 @@ class GdnLayer final : public CudaOp {
   void enqueue(const StepBounds& bounds) override {
     if (bounds.rows < 1 || bounds.spans < 1) return;
     launch(device(),
-           {.grid = int64_t{bounds.spans} * layer_.heads,
-            .block = gdn::kDecodeWarps * 32,
+           {.grid = {layer_.heads, bounds.spans},
+            .block = gdn::kDecodeThreads,
             .shared_bytes = static_cast<int64_t>(sizeof(gdn::DecodeShared)),
             .overlap = true},
            &gdn::decode, device().step(), layer_);
@@ -65,9 +65,9 @@ class GdnLayer final : public CudaOp {
             .journal = args.journal,
             .state = args.state,
             .qkv = {args.qkv, args.qkv_stride},
+            .gate = {args.gate, args.gate_stride},
             .a_logit = {args.a_logit, args.a_logit_stride},
             .beta_logit = {args.beta_logit, args.beta_logit_stride},
-            .gate = {args.gate, args.gate_stride},
             .out = args.out,
             .out_stride = args.out_stride};
   }
@@ -103,11 +103,11 @@ class GdnLayer final : public CudaOp {
              {.grid = std::min<int64_t>((parts + gdn::kPrepWarps - 1) / gdn::kPrepWarps,
                                         free >= serial ? free : device().sm_count()),
               .block = gdn::kPrepWarps * 32,
-              .shared_bytes = gdn::kPrepWarps * gdn::kKeyBlockBytes + table},
+              .shared_bytes = static_cast<int64_t>(sizeof(gdn::PrepShared)) * gdn::kPrepWarps + table},
              &gdn::prep, device().step(), layer_, range, blocks);
       launch(device(),
              {.grid = serial,
-              .block = gdn::kSpanThreads + 128,
+              .block = kda::kSpanThreads + kda::kOutputThreads,
               .shared_bytes = static_cast<int64_t>(sizeof(gdn::SpanShared)) + table,
               .overlap = true},
              &gdn::span, device().step(), layer_, range, blocks, carry + turn % 2 * carry_size,

@@ -8,6 +8,7 @@
 #include <random>
 #include <vector>
 
+#include "base/number.h"
 #include "bench/cuda_timing.h"
 #include "ops/cuda_op.h"
 #include "ops/gdn_layer/gdn_layer.h"
@@ -31,9 +32,11 @@ class Model {
     slot_bytes_ = layers * state_bytes;
     pages_ = allocate(2 * batch * page_bytes_);
     slots_ = allocate(2 * batch * slot_bytes_);
-    const int64_t widths[] = {kChannels, kValues, kHeads, kHeads, kValues};
-    float* buffers[5];
-    for (int i = 0; i < 5; ++i) buffers[i] = fill(rows * widths[i], random);
+    const auto whole = [](float x) { return x; };
+    const uint16_t *qkv = fill<uint16_t>(rows * kChannels, random, f32_to_bf16),
+                   *gate = fill<uint16_t>(rows * kValues, random, f32_to_bf16);
+    const float *a = fill<float>(rows * kHeads, random, whole), *beta = fill<float>(rows * kHeads, random, whole);
+    uint16_t* const out = fill<uint16_t>(rows * kValues, random, f32_to_bf16);
     for (int i = 0; i < layers; ++i) {
       ops_.push_back(bind_gdn_layer(device, "bench",
                                     {.heads = kHeads,
@@ -46,15 +49,15 @@ class Model {
                                      .norm_weight = weights_.data(),
                                      .journal = {.offset = i * kPagePositions * row_bytes, .row_bytes = row_bytes},
                                      .state = {.offset = i * state_bytes, .bytes = state_bytes},
-                                     .qkv = buffers[0],
+                                     .qkv = qkv,
                                      .qkv_stride = kChannels,
-                                     .a_logit = buffers[2],
+                                     .a_logit = a,
                                      .a_logit_stride = kHeads,
-                                     .beta_logit = buffers[3],
+                                     .beta_logit = beta,
                                      .beta_logit_stride = kHeads,
-                                     .gate = buffers[1],
+                                     .gate = gate,
                                      .gate_stride = kValues,
-                                     .out = buffers[4],
+                                     .out = out,
                                      .out_stride = kValues}));
     }
   }
@@ -104,7 +107,7 @@ class Model {
     int64_t bytes = 0;
     for (const SpanView& span : spans_) {
       bytes += ops_[0]->cost(span.rows, span.last_position()).state_bytes +
-               span.rows * (kChannels + 2 * kValues + 2 * kHeads) * 4;
+               span.rows * ((kChannels + 2 * kValues) * 2 + 2 * kHeads * 4);
     }
     return bytes;
   }
@@ -114,13 +117,15 @@ class Model {
     memory_.push_back(device_.allocate(bytes));
     return memory_.back();
   }
-  float* fill(int64_t count, std::mt19937& random) {
-    std::vector<float> part(static_cast<size_t>(std::min<int64_t>(count, 1 << 20)));
+  template <class T, class Of>
+  T* fill(int64_t count, std::mt19937& random, const Of& of) {
+    std::vector<T> part(static_cast<size_t>(std::min<int64_t>(count, 1 << 20)));
     std::normal_distribution<float> normal;
-    for (float& x : part) x = normal(random);
-    float* to = reinterpret_cast<float*>(allocate(count * 4));
-    for (int64_t at = 0; at < count; at += static_cast<int64_t>(part.size())) {
-      device_.to_device(to + at, part.data(), std::min<int64_t>(count - at, static_cast<int64_t>(part.size())) * 4);
+    for (T& x : part) x = of(normal(random));
+    T* to = reinterpret_cast<T*>(allocate(count * static_cast<int64_t>(sizeof(T))));
+    const int64_t size = static_cast<int64_t>(part.size());
+    for (int64_t at = 0; at < count; at += size) {
+      device_.to_device(to + at, part.data(), std::min(count - at, size) * static_cast<int64_t>(sizeof(T)));
     }
     return to;
   }
@@ -152,7 +157,7 @@ void decode(CudaDevice& device, const bench::CudaReport& report, int64_t batch, 
   }
   const std::string shape = concat("32/16 heads, ", batch, " sequences");
   report.add({.what = "gdn decode", .shape = shape, .us = us, .bytes = bytes, .bar_us = flash_infer / 1.8});
-  report.add({.what = "gdn decode", .shape = shape, .us = flash_infer, .by = "FlashInfer, rule alone"});
+  report.add({.what = "gdn decode", .shape = shape, .us = flash_infer, .by = "FlashInfer, rule alone (table)"});
   model.stage(std::vector<int64_t>(static_cast<size_t>(batch), 4 * kPagePositions), 1);
   report.add({.what = "gdn decode, all cross",
               .shape = shape,
@@ -167,8 +172,8 @@ void prompt(CudaDevice& device, const bench::CudaReport& report, int64_t batch, 
   model.stage(std::vector<int64_t>(static_cast<size_t>(batch), 0), static_cast<int32_t>(rows));
   const std::string shape = concat("32/16 heads, ", batch, " x ", rows);
   report.add({.what = "gdn prompt", .shape = shape, .us = model.microseconds(), .bytes = model.bytes(), .bar_us = fla});
-  report.add({.what = "gdn prompt", .shape = shape, .us = fla, .by = "FLA, rule alone"});
-  report.add({.what = "gdn prompt", .shape = shape, .us = flash_infer, .by = "FlashInfer, rule alone"});
+  report.add({.what = "gdn prompt", .shape = shape, .us = fla, .by = "FLA, rule alone (table)"});
+  report.add({.what = "gdn prompt", .shape = shape, .us = flash_infer, .by = "FlashInfer, rule alone (table)"});
 }
 
 void run() {

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <iterator>
 #include <memory>
 #include <random>
 #include <vector>
@@ -47,7 +48,7 @@ struct GdnWeights {
   }
 };
 
-// The rows of one sequence: qkv as BF16 numbers.
+// The rows of one sequence: qkv and gate as BF16 numbers.
 struct GdnSequenceRows {
   std::vector<float> qkv, gate, a, beta;
 
@@ -59,7 +60,7 @@ struct GdnSequenceRows {
       const float scale = gates == Gates::kHard && i % shape.channels() >= 2 * shape.keys() ? 50.f : 1.f;
       qkv.push_back(bf16_to_f32(f32_to_bf16(scale * normal(random))));
     }
-    for (int64_t i = 0; i < count * shape.values(); ++i) gate.push_back(normal(random));
+    for (int64_t i = 0; i < count * shape.values(); ++i) gate.push_back(bf16_to_f32(f32_to_bf16(normal(random))));
     for (int64_t i = 0; i < count * shape.heads; ++i) {
       float z = normal(random) - 2.f;
       if (gates == Gates::kHard) z = (i % 3 == 0 ? 60.f : -60.f) + 4 * z;
@@ -92,8 +93,11 @@ class GdnWorld {
         slot_bytes_(kOffset + gdn_layer_anchor_bytes(shape.heads, shape.key_heads)),
         pages_(device, sequences * chunks_ * page_bytes_),
         anchors_(device, sequences * chunks_ * slot_bytes_) {
-    for (size_t i = 0; i < kInputs; ++i) inputs_[i] = make(rows_a_step, stride(i));
-    out_ = make(rows_a_step, out_stride());
+    qkv_ = make<uint16_t>(rows_a_step, qkv_stride());
+    gate_ = make<uint16_t>(rows_a_step, gate_stride());
+    a_ = make<float>(rows_a_step, shape.heads + 1);
+    beta_ = make<float>(rows_a_step, shape.heads + 1);
+    out_ = make<uint16_t>(rows_a_step, out_stride());
     for (int64_t i = 0; i < sequences * chunks_; ++i) tables_.push_back(PageId(static_cast<uint32_t>(i)));
     const int64_t row_bytes = gdn_layer_journal_row_bytes(shape.heads, shape.key_heads);
     op_ = bind_gdn_layer(device, "test.gdn_layer",
@@ -108,14 +112,14 @@ class GdnWorld {
                           .norm_weight = weights_.norm.data(),
                           .journal = {.group = 1, .offset = kOffset, .row_bytes = row_bytes},
                           .state = {.offset = kOffset, .bytes = slot_bytes_ - kOffset},
-                          .qkv = inputs_[0]->data(),
-                          .qkv_stride = stride(0),
-                          .a_logit = inputs_[2]->data(),
-                          .a_logit_stride = stride(2),
-                          .beta_logit = inputs_[3]->data(),
-                          .beta_logit_stride = stride(3),
-                          .gate = inputs_[1]->data(),
-                          .gate_stride = stride(1),
+                          .qkv = qkv_->data(),
+                          .qkv_stride = qkv_stride(),
+                          .a_logit = a_->data(),
+                          .a_logit_stride = shape.heads + 1,
+                          .beta_logit = beta_->data(),
+                          .beta_logit_stride = shape.heads + 1,
+                          .gate = gate_->data(),
+                          .gate_stride = gate_stride(),
                           .out = out_->data(),
                           .out_stride = out_stride(),
                           .workspace_bytes = workspace_bytes});
@@ -126,8 +130,8 @@ class GdnWorld {
   CudaOp& op() { return static_cast<CudaOp&>(*op_); }
   DeviceBuffer<std::byte>& pages() { return pages_; }
   DeviceBuffer<std::byte>& anchors() { return anchors_; }
-  std::vector<float> out() const { return out_->values(); }
-  int64_t out_stride() const { return shape_.values() + 8; }
+  std::vector<uint16_t> out() const { return out_->values(); }
+  int64_t out_stride() const { return shape_.values() + 16; }
   const GdnShape& shape() const { return shape_; }
 
   SlotId slot(int64_t s, int64_t position) const {
@@ -168,7 +172,7 @@ class GdnWorld {
     row_spans_.clear();
     writes_.assign(sequences_.size(), {});
     step_tables_.assign(sequences_.size(), {});
-    host_.assign(kInputs, {});
+    Host host;
     int32_t row = 0;
     for (size_t s = 0; s < sequences_.size(); ++s) {
       if (counts[s] == 0) continue;
@@ -187,12 +191,15 @@ class GdnWorld {
         if (p > sequence.anchor_position) writes_[s].push_back({p, slot(static_cast<int64_t>(s), p)});
       }
       span.anchor_writes = writes_[s];
-      take_rows(sequence, counts[s]);
+      take_rows(host, sequence, counts[s]);
       row_spans_.insert(row_spans_.end(), static_cast<size_t>(counts[s]), static_cast<int32_t>(spans_.size()));
       row += static_cast<int32_t>(counts[s]);
       spans_.push_back(span);
     }
-    for (size_t i = 0; i < kInputs; ++i) inputs_[i]->set(host_[i]);
+    qkv_->set(host.qkv);
+    gate_->set(host.gate);
+    a_->set(host.a);
+    beta_->set(host.beta);
     out_->poison();
     pools_[1] = {pages_.data(), page_bytes_};
     view_ = {.rows = row,
@@ -205,13 +212,13 @@ class GdnWorld {
 
   // After the staged step has run.
   void advance(const std::vector<int64_t>& counts) {
-    const std::vector<float> out = out_->values();
+    const std::vector<uint16_t> out = out_->values();
     size_t row = 0;
     for (size_t s = 0; s < sequences_.size(); ++s) {
       Sequence& sequence = sequences_[s];
       for (int64_t r = 0; r < counts[s]; ++r, ++row) {
         const auto at = out.begin() + static_cast<int64_t>(row) * out_stride();
-        sequence.out.insert(sequence.out.end(), at, at + shape_.values());
+        std::transform(at, at + shape_.values(), std::back_inserter(sequence.out), bf16_to_f32);
       }
       sequence.position += counts[s];
       if (writes_[s].empty()) continue;
@@ -227,30 +234,39 @@ class GdnWorld {
 
  private:
   static constexpr int64_t kOffset = 64;  // of other parts in pages and slots
-  static constexpr size_t kInputs = 4;
+  struct Host {                           // a step's rows, as they go to the device
+    std::vector<uint16_t> qkv, gate;
+    std::vector<float> a, beta;
+  };
 
-  std::unique_ptr<DeviceBuffer<float>> make(int64_t rows, int64_t stride) {
-    return std::make_unique<DeviceBuffer<float>>(device_, rows * stride);
+  template <class T>
+  std::unique_ptr<DeviceBuffer<T>> make(int64_t rows, int64_t stride) {
+    return std::make_unique<DeviceBuffer<T>>(device_, rows * stride);
   }
   std::vector<std::byte> bytes(const DeviceBuffer<std::byte>& from, int64_t at, int64_t count) const {
     std::vector<std::byte> out(static_cast<size_t>(count));
     device_.to_host(out.data(), from.data() + at, count);
     return out;
   }
-  int64_t width(size_t input) const {
-    const int64_t widths[kInputs] = {shape_.channels(), shape_.values(), shape_.heads, shape_.heads};
-    return widths[input];
-  }
-  int64_t stride(size_t input) const { return width(input) + (input < 2 ? 4 : 1); }
-  void take_rows(const Sequence& sequence, int64_t count) {
+  int64_t qkv_stride() const { return shape_.channels() + 8; }
+  int64_t gate_stride() const { return shape_.values() + 8; }
+  void take_rows(Host& host, const Sequence& sequence, int64_t count) const {
     const GdnSequenceRows& r = sequence.rows;
-    const std::vector<float>* from[kInputs] = {&r.qkv, &r.gate, &r.a, &r.beta};
-    for (size_t i = 0; i < kInputs; ++i) {
-      for (int64_t row = sequence.position; row < sequence.position + count; ++row) {
-        const auto at = from[i]->begin() + row * width(i);
-        host_[i].insert(host_[i].end(), at, at + width(i));
-        host_[i].resize(host_[i].size() + static_cast<size_t>(stride(i) - width(i)), std::nanf(""));
-      }
+    for (int64_t row = sequence.position; row < sequence.position + count; ++row) {
+      const auto rounded = [row](const std::vector<float>& from, int64_t width, std::vector<uint16_t>& to) {
+        const auto at = from.begin() + row * width;
+        std::transform(at, at + width, std::back_inserter(to), f32_to_bf16);
+        to.resize(to.size() + 8, 0xffff);
+      };
+      const auto whole = [row](const std::vector<float>& from, int64_t width, std::vector<float>& to) {
+        const auto at = from.begin() + row * width;
+        to.insert(to.end(), at, at + width);
+        to.push_back(std::nanf(""));
+      };
+      rounded(r.qkv, shape_.channels(), host.qkv);
+      rounded(r.gate, shape_.values(), host.gate);
+      whole(r.a, shape_.heads, host.a);
+      whole(r.beta, shape_.heads, host.beta);
     }
   }
 
@@ -261,11 +277,11 @@ class GdnWorld {
   std::vector<Sequence> sequences_;
   int64_t page_bytes_, slot_bytes_;
   DeviceBuffer<std::byte> pages_, anchors_;
-  std::unique_ptr<DeviceBuffer<float>> inputs_[kInputs], out_;  // qkv, gate, a, beta
+  std::unique_ptr<DeviceBuffer<uint16_t>> qkv_, gate_, out_;
+  std::unique_ptr<DeviceBuffer<float>> a_, beta_;
   std::vector<PageId> tables_;
   std::vector<std::vector<PageId>> step_tables_;
   std::vector<std::vector<AnchorWrite>> writes_;
-  std::vector<std::vector<float>> host_;
   std::vector<SpanView> spans_;
   std::vector<int32_t> row_spans_;
   PoolView pools_[2];

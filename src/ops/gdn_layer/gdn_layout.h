@@ -14,10 +14,11 @@ using kda::kRowBytes;
 // A key head in a journal page: k, then the inputs of q and k.
 inline constexpr int kKeyInputs = kChunk * kRowBytes;
 inline constexpr int kKeyPageBytes = 3 * kChunk * kRowBytes;
-// A head in a journal page, after all key heads: u, the inputs of v, G.
+// A head in a journal page, after all key heads: w, the inputs of v, G, T.
 inline constexpr int kValueInputs = kChunk * kRowBytes;
 inline constexpr int kDecays = 2 * kChunk * kRowBytes;
-inline constexpr int kValuePageBytes = kDecays + kChunk * 4;
+inline constexpr int kInverse = kDecays + kChunk * 4;
+inline constexpr int kValuePageBytes = kInverse + kChunk * kChunk * 4;
 
 // A head in an anchor: planes, then v's window; a key head, after all heads: the windows of q and k.
 inline constexpr int kWindow = 2 * kPlaneBytes;
@@ -29,9 +30,9 @@ static_assert(kKeyPageBytes % 64 == 0 && kValuePageBytes % 64 == 0 && kValueAnch
 inline constexpr int kKeyTile = 4096;
 inline constexpr int kQueries = kChunk * 128;  // in a tile
 inline constexpr int kKeyBlockBytes = 2 * kKeyTile;
-// Of a chunk and head: Lb [j (16)][i (16)]; A, 16 x 16 in core matrices of 8 x 8; e_i, exp(G_15 - G_j), beta, [16]
-// each; exp(G_15); v: rows of 272 bytes (no bank conflicts).
-inline constexpr int kOutputs = kChunk * kChunk * 4;
+// Of a chunk and head: T and A T, 16 x 16 in core matrices of 8 x 8; e_i, exp(G_15 - G_j), beta, [16] each; exp(G_15);
+// v: rows of 272 bytes (no bank conflicts).
+inline constexpr int kOutputs = kChunk * kChunk * 2;
 inline constexpr int kScales = kOutputs + kChunk * kChunk * 2;
 inline constexpr int kCommits = kScales + kChunk * 4;
 inline constexpr int kBetas = kCommits + kChunk * 4;
@@ -39,6 +40,6 @@ inline constexpr int kDecay = kBetas + kChunk * 4;
 inline constexpr int kValues = kDecay + kChunk * 4;
 inline constexpr int kValuePitch = 272;
 inline constexpr int kValueBlockBytes = kValues + kChunk * kValuePitch;
-static_assert(kValueBlockBytes % 1024 == 0);
+static_assert(kValueBlockBytes % 128 == 0);
 
 }  // namespace weir::gdn

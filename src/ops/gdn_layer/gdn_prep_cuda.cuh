@@ -50,7 +50,7 @@ class Convolution {
  public:
   __device__ Convolution(const PrepChunk& chunk, Input which, int head, int lane)
       : chunk_(chunk),
-        rows_(reinterpret_cast<const float4*>(chunk.sequence.input(which, head, chunk.start)) + lane),
+        rows_(reinterpret_cast<const uint2*>(chunk.sequence.input(which, head, chunk.start)) + lane),
         stride_(chunk.sequence.layer.qkv.stride / 4),
         which_(which),
         head_(head),
@@ -92,10 +92,10 @@ class Convolution {
   }
 
  private:
-  __device__ uint2 load(int row) const { return kda::pack4(ptx::load_stream(rows_ + row * stride_)); }
+  __device__ uint2 load(int row) const { return ptx::load_stream(rows_ + row * stride_); }
 
   const PrepChunk& chunk_;
-  const float4* rows_;  // of the chunk
+  const uint2* rows_;  // of the chunk
   int64_t stride_;
   Input which_;
   int head_, lane_;
@@ -104,14 +104,22 @@ class Convolution {
 };
 
 // Loops over rows are not unrolled as a whole: each item would run through more code than the instruction cache holds.
+// Rows are loaded ahead.
 __device__ __forceinline__ void prep_values(const PrepChunk& chunk, int head, std::byte* block, int lane) {
   Convolution convolution(chunk, kV, head, lane);
   constexpr int kAtOnce = 8;
+  uint2 next[kAtOnce];
+#pragma unroll
+  for (int i = 0; i < kAtOnce; ++i) next[i] = convolution.input(i);
 #pragma unroll 1
   for (int first = 0; first < kChunk; first += kAtOnce) {
     uint2 x[kAtOnce];
 #pragma unroll
-    for (int i = 0; i < kAtOnce; ++i) x[i] = convolution.input(first + i);
+    for (int i = 0; i < kAtOnce; ++i) x[i] = next[i];
+    if (first + kAtOnce < kChunk) {
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) next[i] = convolution.input(first + kAtOnce + i);
+    }
 #pragma unroll
     for (int i = 0; i < kAtOnce; ++i) {
       reinterpret_cast<uint2*>(block + kValues + (first + i) * kValuePitch)[lane] =
@@ -126,16 +134,19 @@ __device__ __forceinline__ void prep_rows(const PrepChunk& chunk, int key_head, 
   const Layer& layer = chunk.sequence.layer;
   Convolution queries(chunk, kQ, key_head, lane), keys(chunk, kK, key_head, lane);
   constexpr int kAtOnce = 4;
-#pragma unroll 1
-  for (int start = 0; start < kChunk; start += kAtOnce) {
-    uint2 xq[kAtOnce], xk[kAtOnce];
-    float4 q[kAtOnce], k[kAtOnce];
-    float sums[2 * kAtOnce];
+  uint2 xq[kAtOnce], xk[kAtOnce];
+  const auto load = [&](int start) {
 #pragma unroll
     for (int i = 0; i < kAtOnce; ++i) {
       xq[i] = queries.input(start + i);
       xk[i] = keys.input(start + i);
     }
+  };
+  load(0);
+#pragma unroll 1
+  for (int start = 0; start < kChunk; start += kAtOnce) {
+    float4 q[kAtOnce], k[kAtOnce];
+    float sums[2 * kAtOnce];
 #pragma unroll
     for (int i = 0; i < kAtOnce; ++i) {
       q[i] = queries.next(start + i, xq[i]);
@@ -143,6 +154,7 @@ __device__ __forceinline__ void prep_rows(const PrepChunk& chunk, int key_head, 
       sums[2 * i] = kda::square_sum(q[i]);
       sums[2 * i + 1] = kda::square_sum(k[i]);
     }
+    if (start + kAtOnce < kChunk) load(start + kAtOnce);
     const float factor = ptx::inverse_root_approx(kda::fold8(sums, lane) + layer.l2_eps);
 #pragma unroll
     for (int i = 0; i < kAtOnce; ++i) {
@@ -151,7 +163,7 @@ __device__ __forceinline__ void prep_rows(const PrepChunk& chunk, int key_head, 
                   of_k = __shfl_sync(kAllLanes, factor, kda::fold8_lane(2 * i + 1));
       uint2 query = {0, 0}, key = {0, 0};
       if (chunk.live(row)) {
-        query = kda::pack4(q[i] * of_q * kda::kQueryScale);
+        query = kda::pack4(q[i] * (of_q * kda::kQueryScale));
         key = kda::pack4(k[i] * of_k);
         if (chunk.page) reinterpret_cast<uint2*>(chunk.page.keys(key_head, row))[lane] = key;
       } else if (row < chunk.first) {
@@ -183,9 +195,16 @@ __device__ __forceinline__ float prep_decays(const PrepChunk& chunk, int head, i
   return result;
 }
 
+// A warp's shared memory: keys and queries; the pairs of a head; T and A T, as the block has them.
+struct PrepShared {
+  std::byte tiles[kKeyBlockBytes];
+  kda::Pairs pairs;
+  uint4 operands[2 * kOutputs / 16];
+};
+
 // A head's couplings and factors from the products that it shares.
-__device__ __forceinline__ void prep_head(const PrepChunk& chunk, int head, const kda::PairSums& sums, std::byte* block,
-                                          int lane) {
+__device__ __forceinline__ void prep_head(PrepShared& shared, const PrepChunk& chunk, int head,
+                                          const kda::PairSums& sums, std::byte* block, int lane) {
   const int g = lane / 4, c = lane % 4;
   float beta = 0.f;  // of row `lane`
   if (chunk.live(lane)) beta = chunk.sequence.layer.beta(chunk.sequence.row(chunk.start + lane), head);
@@ -202,23 +221,31 @@ __device__ __forceinline__ void prep_head(const PrepChunk& chunk, int head, cons
     const float g_i = __shfl_sync(kAllLanes, decay, i), beta_i = __shfl_sync(kAllLanes, beta, i);
 #pragma unroll
     for (int x = 0; x < 2; ++x) {
-      float output[2];
 #pragma unroll
       for (int e = 0; e < 2; ++e) {
         const int j = 8 * x + 2 * c + e;
         const float factor = fast_exp(g_i - __shfl_sync(kAllLanes, decay, j));
-        reinterpret_cast<float*>(block)[j * kChunk + i] = j < i ? beta_i * (factor * sums.keys[x][2 * r + e]) : 0.f;
-        output[e] = j <= i ? factor * sums.queries[x][2 * r + e] : 0.f;
+        shared.pairs.updates[i][j] = j < i ? beta_i * (factor * sums.keys[x][2 * r + e]) : 0.f;
+        shared.pairs.outputs[i][j] = j <= i ? factor * sums.queries[x][2 * r + e] : 0.f;
       }
-      *reinterpret_cast<uint32_t*>(block + kOutputs + r * 256 + x * 128 + g * 16 + c * 4) =
-          pack_bf16(output[0], output[1]);
     }
   }
+  __syncwarp();
+  std::byte* const operands = reinterpret_cast<std::byte*>(shared.operands);
+  kda::invert_pairs(
+      shared.pairs, operands, operands + kOutputs, lane,
+      [&](int i) -> const float* { return i < chunk.first ? chunk.page.inverse(head, i) : nullptr; },
+      [&](int i) -> float* { return chunk.page && chunk.live(i) ? chunk.page.inverse(head, i) : nullptr; });
+  __syncwarp();
+#pragma unroll
+  for (int i = 0; i < 2; ++i) reinterpret_cast<uint4*>(block)[32 * i + lane] = shared.operands[32 * i + lane];
+  __syncwarp();
 }
 
 __device__ __forceinline__ void prep_keys(const PrepChunk& chunk, int key_head, int number, const Blocks& blocks,
-                                          std::byte* tiles, int lane) {
+                                          PrepShared& shared, int lane) {
   const Layer& layer = chunk.sequence.layer;
+  std::byte* const tiles = shared.tiles;
   prep_rows(chunk, key_head, tiles, lane);
   ptx::fence_async_shared();
   __syncwarp();
@@ -230,7 +257,7 @@ __device__ __forceinline__ void prep_keys(const PrepChunk& chunk, int key_head, 
   kda::pair_chain<kKeyTile>(sums, tiles, tiles, lane);
   for (int i = 0; i < layer.shared_by(); ++i) {
     const int head = layer.head_of(key_head, i);
-    prep_head(chunk, head, sums, blocks.of_values(layer, number, head), lane);
+    prep_head(shared, chunk, head, sums, blocks.of_values(layer, number, head), lane);
   }
 }
 
@@ -245,11 +272,10 @@ __device__ __forceinline__ void finish_part(uint32_t* count, int lane) {
 
 __global__ void __launch_bounds__(kPrepWarps * 32, 1)
     prep(const StepView* step, Layer layer, kda::ChunkRange range, Blocks blocks) {
-  WEIR_DYNAMIC_SHARED(std::byte, shared);
+  WEIR_DYNAMIC_SHARED(PrepShared, shared);
   ptx::let_next_start();
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
-  const kda::LongSpans spans(*step, shared + kPrepWarps * kKeyBlockBytes);
-  std::byte* const tiles = shared + warp * kKeyBlockBytes;
+  const kda::LongSpans spans(*step, reinterpret_cast<std::byte*>(shared + kPrepWarps));
   const int units = layer.key_heads + layer.heads;
   const int items = (min(range.end, spans.chunks()) - range.first) * units;
   for (int item = static_cast<int>(blockIdx.x) * kPrepWarps + warp; item < items;
@@ -259,7 +285,7 @@ __global__ void __launch_bounds__(kPrepWarps * 32, 1)
     const Sequence sequence{*step, step->spans[static_cast<size_t>(entry.span)], layer};
     const PrepChunk chunk(sequence, sequence.span.anchor_position / kChunk + range.first + number - entry.first_chunk);
     if (unit < layer.key_heads) {
-      prep_keys(chunk, unit, number, blocks, tiles, lane);
+      prep_keys(chunk, unit, number, blocks, shared[warp], lane);
     } else {
       prep_values(chunk, unit - layer.key_heads, blocks.of_values(layer, number, unit - layer.key_heads), lane);
     }

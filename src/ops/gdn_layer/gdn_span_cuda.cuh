@@ -1,29 +1,28 @@
-// Spans of more than one row, second part: a block for each head of each, chunk after chunk. Two warpgroups; warp w has
-// the value columns 16 w to 16 w + 15 of S in registers all the way: the accumulator of the commit (wgmma) and,
-// rounded, the operand of the next anchor term. Chunk rows before the span ("old": Lb = 0) bring u from the journal.
+// Spans of more than one row, second part: a block for each head of each, chunk after chunk. Two warpgroups compute;
+// warp w has the value columns 16 w to 16 w + 15 of S in registers all the way: the accumulator of the commit (wgmma)
+// and, rounded, the operand of the next anchor term. Chunk rows before the span ("old") bring w from the journal. A
+// third warpgroup fetches blocks and puts outputs away.
 #pragma once
 
-#include "ops/gdn_layer/gdn_columns_cuda.cuh"
 #include "ops/gdn_layer/gdn_prep_cuda.cuh"
+#include "ops/kda_layer/kda_span_outputs_cuda.cuh"
 
 namespace weir::gdn {
 
-constexpr int kSpanWarps = 8, kSpanThreads = kSpanWarps * 32;  // that compute; a third warpgroup fetches blocks
-constexpr int kComputeRegisters = 232, kFetchRegisters = 40;   // of a thread: 64,512 in all
-constexpr int kStages = 4;
-constexpr int kOutputPitch = 20;
+using kda::kSpanThreads;
+using kda::kSpanWarps;
 
-struct SpanStage {
+constexpr int kStages = 6, kAhead = 5;
+
+struct alignas(1024) SpanStage {
   std::byte keys[kKeyBlockBytes];  // swizzled operands start at multiples of 1024
   std::byte values[kValueBlockBytes];
 };
 
 struct SpanShared {
   SpanStage stages[kStages];
-  alignas(16) float outputs[kSpanWarps][kChunk][kOutputPitch];  // o of the chunk before
-  float squares[2][kSpanWarps][kChunk];
-  alignas(16) float norm_weight[kDim];
-  uint64_t full[kStages], empty[kStages], normed;
+  kda::Outputs outputs;
+  uint64_t full[kStages], empty[kStages];
 };
 
 // The part of a head's span that a launch works on; chunks are counted from the span's first.
@@ -91,63 +90,74 @@ __device__ __forceinline__ void store_carry(const float* s, float4* carry) {
   }
 }
 
-// The blocks of a part's chunks, as stages become free, by one thread; the kernel that makes them may still be running.
-__device__ inline void fetch_blocks(SpanShared& shared, const SpanPart& part, const Blocks& blocks) {
+// How many of the chunks from `first` on have their blocks, at least one; by a warp, which asks for 32 at once.
+__device__ inline int wait_for_blocks(const Blocks& blocks, int first, int end, int lane) {
+  for (;;) {
+    const bool done = first + lane < end && ptx::load_acquire(blocks.counts + first + lane) >= blocks.done;
+    const unsigned missing = ~__ballot_sync(kAllLanes, done);
+    if (missing == 0) return 32;
+    if (const int count = __ffs(static_cast<int>(missing)) - 1; count > 0) return count;
+  }
+}
+
+// The blocks of a part's chunks, by one warp; the kernel that makes them may still be running.
+class BlockFetch {
+ public:
+  __device__ BlockFetch(const SpanPart& part, const Blocks& blocks)
+      : part_(part), blocks_(blocks), ready_(part.first) {}
+
+  // Chunk i's, when its stage is free; in order.
+  __device__ void fetch(SpanShared& shared, int i, int lane) {
+    const Layer& layer = part_.sequence.layer;
+    const int number = part_.block0 + i, use = part_.use(i), stage = use % kStages;
+    if (i == ready_) {
+      ready_ += wait_for_blocks(blocks_, number, part_.block0 + part_.end, lane);
+      __syncwarp();
+      ptx::fence_async_global();
+    }
+    if (lane == 0) {
+      ptx::mbarrier_wait(&shared.empty[stage], (use / kStages + 1) % 2);
+      ptx::mbarrier_arrive_expect(&shared.full[stage], kKeyBlockBytes + kValueBlockBytes);
+      ptx::bulk_load(shared.stages[stage].keys, blocks_.of_keys(layer, number, layer.key_head(part_.head)),
+                     kKeyBlockBytes, &shared.full[stage]);
+      ptx::bulk_load(shared.stages[stage].values, blocks_.of_values(layer, number, part_.head), kValueBlockBytes,
+                     &shared.full[stage]);
+    }
+    __syncwarp();
+  }
+
+ private:
+  const SpanPart& part_;
+  const Blocks& blocks_;
+  int ready_;  // chunks before this one have their blocks
+};
+
+// By the third warpgroup.
+__device__ __forceinline__ void run_outputs(SpanShared& shared, const SpanPart& part, const Blocks& blocks) {
+  const int thread = static_cast<int>(threadIdx.x) - kSpanThreads, warp = thread / 32, lane = thread % 32;
+  BlockFetch blocks_of(part, blocks);
+  if (warp == 0) {
+    for (int i = part.first; i < part.end && i < part.first + kAhead; ++i) blocks_of.fetch(shared, i, lane);
+  }
   const Layer& layer = part.sequence.layer;
-  const std::byte* keys = blocks.of_keys(layer, part.block0 + part.first, layer.key_head(part.head));
-  const std::byte* values = blocks.of_values(layer, part.block0 + part.first, part.head);
+  const int64_t row0 = part.sequence.span.first_row - part.old_rows, x = part.head * kDim;
+  kda::OutputRows<true> rows(
+      {layer.gate.data + row0 * layer.gate.stride + x, layer.out + row0 * layer.out_stride + x, layer.gate.stride,
+       layer.out_stride, part.old_rows, part.old_rows + part.rows, layer.norm_eps},
+      warp, lane);
+  rows.begin(part.first, part.end);
   for (int i = part.first; i < part.end; ++i) {
-    const int use = part.use(i), stage = use % kStages;
-    if (use >= kStages) ptx::mbarrier_wait(&shared.empty[stage], (use / kStages - 1) & 1);
-    while (ptx::load_acquire(blocks.counts + part.block0 + i) < blocks.done) {}
-    ptx::fence_async_global();
-    ptx::mbarrier_arrive_expect(&shared.full[stage], kKeyBlockBytes + kValueBlockBytes);
-    ptx::bulk_load(shared.stages[stage].keys, keys, kKeyBlockBytes, &shared.full[stage]);
-    ptx::bulk_load(shared.stages[stage].values, values, kValueBlockBytes, &shared.full[stage]);
-    keys += int64_t{layer.key_heads} * kKeyBlockBytes;
-    values += int64_t{layer.heads} * kValueBlockBytes;
+    if (warp == 0 && i + kAhead < part.end) blocks_of.fetch(shared, i + kAhead, lane);
+    rows.put_away(shared.outputs, part.use(i), i, part.end);
   }
 }
 
 // The four rows of a lane in a chunk: 2 c, 2 c + 1, 8 + 2 c, 9 + 2 c.
 __device__ __forceinline__ int lane_row(int r, int c) { return r / 2 * 8 + 2 * c + r % 2; }
 
-// Norm, gate and store of a chunk's output, row lane / 2, eight columns; the squares of all columns must be there.
-struct OutputRow {
-  float4 gate[2];
-  float* out = nullptr;  // null: not a row of the span
-  int row, column;
-
-  __device__ OutputRow(const SpanPart& part, int i, int warp, int lane)
-      : row(lane / 2), column(warp * 16 + lane % 2 * 8) {
-    if (i < part.first || row < part.first_live(i) || row >= part.end_live(i)) return;
-    const Layer& layer = part.sequence.layer;
-    const int64_t batch_row = part.sequence.span.first_row + i * kChunk + row - part.old_rows;
-    const float4* g =
-        reinterpret_cast<const float4*>(layer.gate.data + batch_row * layer.gate.stride + part.head * kDim + column);
-    gate[0] = ptx::load_stream(g);
-    gate[1] = ptx::load_stream(g + 1);
-    out = layer.out + batch_row * layer.out_stride + part.head * kDim + column;
-  }
-
-  __device__ void store(SpanShared& shared, const SpanPart& part, int i, int warp) const {
-    if (i < part.first) return;
-    const int use = part.use(i);
-    ptx::mbarrier_wait(&shared.normed, use & 1);
-    __syncwarp();
-    if (out == nullptr) return;
-    const float factor = kda::norm_factor(&shared.squares[use & 1][0][row], kChunk, part.sequence.layer.norm_eps);
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const float4 o = *reinterpret_cast<const float4*>(&shared.outputs[warp][row][column % 16 + 4 * half]),
-                   w = *reinterpret_cast<const float4*>(&shared.norm_weight[column + 4 * half]), g = gate[half];
-      const float4 y = o * factor * w;
-      ptx::store_stream(reinterpret_cast<float4*>(out) + half,
-                        float4{y.x * (g.x * fast_sigmoid(g.x)), y.y * (g.y * fast_sigmoid(g.y)),
-                               y.z * (g.z * fast_sigmoid(g.z)), y.w * (g.w * fast_sigmoid(g.w))});
-    }
-  }
-};
+__device__ __forceinline__ uint64_t core_matrices(const std::byte* at) {
+  return ptx::wgmma_descriptor(ptx::shared_address(at), 128, 256, ptx::Swizzle::kNone);
+}
 
 // A part of a span; s is loaded, and holds the state after it at the end.
 __device__ __forceinline__ void run_part(SpanShared& shared, const SpanPart& part, float* s) {
@@ -162,6 +172,7 @@ __device__ __forceinline__ void run_part(SpanShared& shared, const SpanPart& par
     return write < writes.size() ? static_cast<int>(writes[write].position / kChunk - part.chunk0) : -1;
   };
   int wanted = chunk_of_write();  // before which an anchor is to be stored
+  PageId next_page = pages[part.first];
   for (int i = part.first; i < part.end; ++i) {
     const int use = part.use(i), stage = use % kStages, first = part.first_live(i), end = part.end_live(i);
     const std::byte* const values = shared.stages[stage].values;
@@ -184,10 +195,9 @@ __device__ __forceinline__ void run_part(SpanShared& shared, const SpanPart& par
       ptx::wgmma_bf16<32>(p, high[k], rows + static_cast<uint64_t>((k / 4 * kKeyTile + k % 4 * 32) / 16), k > 0);
     }
     ptx::wgmma_commit();
-    // Meanwhile: the decay for the commit (in the last chunk for nothing), v, the rows' numbers, the output of the
-    // chunk before.
-    const OutputRow before(part, i - 1, warp, lane);
-    const PageId page_id = pages[i];
+    // Meanwhile: the decay for the commit (in the last chunk for nothing), v, the rows' numbers.
+    const PageId page_id = next_page;
+    if (i + 1 < part.end) next_page = pages[i + 1];
     const float decay = *row_numbers(kDecay);
 #pragma unroll
     for (int x = 0; x < 64; ++x) s[x] *= decay;
@@ -210,7 +220,6 @@ __device__ __forceinline__ void run_part(SpanShared& shared, const SpanPart& par
       a[r][0] = low_bf16(v[0]);
       a[r][1] = low_bf16(v[8]);
     }
-    before.store(shared, part, i - 1, warp);
     ptx::wgmma_wait<0>();
     ptx::pin<16>(p);
     float o[8];
@@ -232,34 +241,29 @@ __device__ __forceinline__ void run_part(SpanShared& shared, const SpanPart& par
         a[r][1] = low_bf16(page.updates(part.head, row)[warp * 16 + g + 8]);
       }
     }
-    float column[kChunk];
-    gather_column(column, a, c);
-    substitute(column, row_numbers(0));
-    uint32_t u[4], w[4];
-    scatter_column(u, column, c);
+    // As operands, columns by rows; row lane_row(r) is half r % 2 of words r / 2 * 2 and, of column g + 8, the next.
+    uint32_t w[4];
 #pragma unroll
-    for (int x = 0; x < 4; ++x) w[x] = scale_rows(u[x], commit + x / 2 * 2);
+    for (int x = 0; x < 4; ++x) w[x] = pack_bf16(a[x / 2 * 2][x % 2], a[x / 2 * 2 + 1][x % 2]);
+    float sums[8];
     ptx::wgmma_fence();
-    ptx::wgmma_bf16<16>(o, u,
-                        ptx::wgmma_descriptor(ptx::shared_address(values + kOutputs), 128, 256, ptx::Swizzle::kNone));
+    ptx::wgmma_bf16<16>(sums, w, core_matrices(values), false);
     ptx::wgmma_commit();
-    ptx::wgmma_bf16<128, ptx::Major::kMN>(s, w, ptx::wgmma_descriptor(keys, kKeyTile, 1024, ptx::Swizzle::k128));
+    ptx::wgmma_bf16<16>(o, w, core_matrices(values + kOutputs));
+    ptx::wgmma_commit();
+    ptx::wgmma_wait<1>();
+    ptx::pin<8>(sums);
+    uint32_t u[4];
+#pragma unroll
+    for (int x = 0; x < 4; ++x) {
+      u[x] = pack_bf16(sums[2 * x] * commit[x / 2 * 2], sums[2 * x + 1] * commit[x / 2 * 2 + 1]);
+    }
+    ptx::wgmma_fence();
+    ptx::wgmma_bf16<128, ptx::Major::kMN>(s, u, ptx::wgmma_descriptor(keys, kKeyTile, 1024, ptx::Swizzle::k128));
     ptx::wgmma_commit();
     ptx::wgmma_wait<1>();
     ptx::pin<8>(o);
-    // o of row lane_row(r), columns g and g + 8, and their squares over the warp's columns.
-    float squares[4];
-#pragma unroll
-    for (int r = 0; r < 4; ++r) {
-      const int at = r / 2 * 4 + r % 2, row = lane_row(r, c);
-      shared.outputs[warp][row][g] = o[at];
-      shared.outputs[warp][row][g + 8] = o[at + 2];
-      squares[r] = fmaf(o[at + 2], o[at + 2], o[at] * o[at]);
-    }
-    const float sum = fold_squares(squares, g);
-    if (g < 4) shared.squares[use & 1][warp][lane_row(g % 2 * 2 + g / 2, c)] = sum;
-    __syncwarp();
-    if (lane == 0) ptx::mbarrier_arrive(&shared.normed);
+    shared.outputs.put(o, use, warp, lane);
     if (page_id != kNoPage) {
       const Page page = sequence.page(part.chunk(i));
 #pragma unroll
@@ -267,9 +271,8 @@ __device__ __forceinline__ void run_part(SpanShared& shared, const SpanPart& par
         const int row = lane_row(r, c);
         if (row < first || row >= end) continue;
         uint16_t* at = page.updates(part.head, row) + warp * 16 + g;
-        const uint32_t low = u[r / 2 * 2], high_column = u[r / 2 * 2 + 1];
-        at[0] = static_cast<uint16_t>(r % 2 == 0 ? low : low >> 16);
-        at[8] = static_cast<uint16_t>(r % 2 == 0 ? high_column : high_column >> 16);
+        at[0] = static_cast<uint16_t>(w[r / 2 * 2] >> r % 2 * 16);
+        at[8] = static_cast<uint16_t>(w[r / 2 * 2 + 1] >> r % 2 * 16);
       }
     }
     ptx::wgmma_wait<0>();
@@ -282,8 +285,6 @@ __device__ __forceinline__ void run_part(SpanShared& shared, const SpanPart& par
       wanted = chunk_of_write();
     }
   }
-  const OutputRow last(part, part.end - 1, warp, lane);
-  last.store(shared, part, part.end - 1, warp);
 }
 
 // The block's share of the launch: work(part) for each part.
@@ -303,7 +304,7 @@ __device__ __forceinline__ void for_parts(const StepView* step, const Layer& lay
 }
 
 // carry: S of a span that the launch before or after works on too, [head][64 KB].
-__global__ void __launch_bounds__(kSpanThreads + 128, 1)
+__global__ void __launch_bounds__(kSpanThreads + kda::kOutputThreads, 1)
     span(const StepView* step, Layer layer, kda::ChunkRange range, Blocks blocks, const float4* carry_in,
          float4* carry_out) {
   WEIR_DYNAMIC_SHARED(SpanShared, memory);
@@ -315,13 +316,16 @@ __global__ void __launch_bounds__(kSpanThreads + 128, 1)
       ptx::mbarrier_init(&shared.full[i], 1);
       ptx::mbarrier_init(&shared.empty[i], kSpanWarps);
     }
-    ptx::mbarrier_init(&shared.normed, kSpanWarps);
+    shared.outputs.init();
     ptx::mbarrier_fence_init();
   }
-  if (thread < kDim) shared.norm_weight[thread] = layer.norm_weight[thread];
+  if (thread < kDim) shared.outputs.norm_weight[thread] = layer.norm_weight[thread];
   __syncthreads();
-  if (thread < kSpanThreads) {
-    ptx::raise_registers<kComputeRegisters>();
+  if (thread >= kSpanThreads) {
+    ptx::lower_registers<kda::kOutputRegisters>();
+    for_parts(step, layer, range, spans, [&](const SpanPart& part) { run_outputs(shared, part, blocks); });
+  } else {
+    ptx::raise_registers<kda::kComputeRegisters>();
     for_parts(step, layer, range, spans, [&](const SpanPart& part) {
       constexpr int kCarry = kDim * kDim / 4;
       float s[64];
@@ -334,11 +338,6 @@ __global__ void __launch_bounds__(kSpanThreads + 128, 1)
       run_part(shared, part, s);
       if (part.end < kda::span_chunks(part.sequence.span)) store_carry(s, carry_out + part.head * kCarry);
     });
-  } else {
-    ptx::lower_registers<kFetchRegisters>();
-    if (thread == kSpanThreads) {
-      for_parts(step, layer, range, spans, [&](const SpanPart& part) { fetch_blocks(shared, part, blocks); });
-    }
   }
   ptx::wait_for_previous();  // whoever comes next waits for this kernel alone
 }

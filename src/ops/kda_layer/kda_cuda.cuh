@@ -18,8 +18,14 @@ using cuda::pack_bf16;
 enum Input { kQ, kK, kV };
 
 struct Rows {
+  const uint16_t* data;  // BF16
+  int64_t stride;
+};
+struct Numbers {
   const float* data;
   int64_t stride;
+
+  __device__ float operator()(int64_t row, int head) const { return data[row * stride + head]; }
 };
 
 struct Layer {
@@ -30,14 +36,16 @@ struct Layer {
   PageField journal;
   AnchorField state;
   Rows inputs[3];
-  Rows f, beta_logit, gate;
-  float* out;
+  Rows f, gate;
+  Numbers beta_logit;
+  uint16_t* out;
   int64_t out_stride;
 };
 
 // --- arithmetic -----------------------------------------------------------------------------------------------------
 
-__device__ __forceinline__ float fast_exp(float x) { return ptx::exp2_approx(x * 1.4426950408889634f); }
+constexpr float kLog2E = 1.4426950408889634f;
+__device__ __forceinline__ float fast_exp(float x) { return ptx::exp2_approx(x * kLog2E); }
 __device__ __forceinline__ float fast_sigmoid(float x) { return ptx::reciprocal_approx(1.f + fast_exp(-x)); }
 
 __device__ __forceinline__ float4 unpack4(uint2 x) {
@@ -48,8 +56,11 @@ __device__ __forceinline__ float4 operator*(float4 a, float4 b) { return {a.x * 
 __device__ __forceinline__ float4 operator*(float4 a, float b) { return {a.x * b, a.y * b, a.z * b, a.w * b}; }
 __device__ __forceinline__ float4 operator+(float4 a, float4 b) { return {a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w}; }
 __device__ __forceinline__ float4 operator-(float4 a, float4 b) { return {a.x - b.x, a.y - b.y, a.z - b.z, a.w - b.w}; }
-__device__ __forceinline__ float4 fast_exp4(float4 x) {
-  return {fast_exp(x.x), fast_exp(x.y), fast_exp(x.z), fast_exp(x.w)};
+__device__ __forceinline__ float4 exp2_4(float4 x) {
+  return {ptx::exp2_approx(x.x), ptx::exp2_approx(x.y), ptx::exp2_approx(x.z), ptx::exp2_approx(x.w)};
+}
+__device__ __forceinline__ float4 fast_sigmoid4(float4 x) {
+  return {fast_sigmoid(x.x), fast_sigmoid(x.y), fast_sigmoid(x.z), fast_sigmoid(x.w)};
 }
 
 // Convolution and SiLU of a channel; x oldest first.
@@ -83,10 +94,14 @@ __device__ __forceinline__ float fast_softplus(float z) {
   return fmaf(p, t, fmaxf(z, 0.f));
 }
 
+// To the base 2.
 template <bool kBounded>
 __device__ __forceinline__ float log_decay(float f, float bias, float a, float lower_bound) {
-  const float z = f + bias;
-  return kBounded ? lower_bound * fast_sigmoid(a * z) : -(a * fast_softplus(z));
+  if constexpr (kBounded) {
+    const float c = -(a * kLog2E);
+    return lower_bound * kLog2E * ptx::reciprocal_approx(1.f + ptx::exp2_approx(fmaf(f, c, bias * c)));
+  }
+  return -(a * kLog2E) * fast_softplus(f + bias);
 }
 template <bool kBounded>
 __device__ __forceinline__ float4 log_decay4(float4 f, float4 bias, float a, float lower_bound) {
@@ -133,6 +148,7 @@ struct Page {
   __device__ uint16_t* inputs(int which, int row) const {
     return reinterpret_cast<uint16_t*>(data + kInputs) + (which * kChunk + row) * kDim;
   }
+  __device__ float* inverse(int row) const { return reinterpret_cast<float*>(data + kInverse) + row * kChunk; }
 };
 
 // A head's parts of an anchor.
@@ -156,10 +172,11 @@ struct Head {
   int head;
 
   __device__ Page page(int64_t chunk) const {
-    const PageId id = span.pages[layer.journal.group][static_cast<size_t>(chunk)];
+    const size_t group = static_cast<size_t>(layer.journal.group);
+    const PoolView pool = step.page_pools[group];  // before the branch: the loads overlap
+    const PageId id = span.pages[group][static_cast<size_t>(chunk)];
     if (id == kNoPage) return {};
-    return {step.page_pools[static_cast<size_t>(layer.journal.group)].block(id) + layer.journal.offset +
-            int64_t{head} * kPageHeadBytes};
+    return {pool.block(id) + layer.journal.offset + int64_t{head} * kPageHeadBytes};
   }
   __device__ Anchor anchor(SlotId slot) const {
     if (slot == kZeroAnchor) return {};
@@ -172,6 +189,13 @@ struct Head {
     }
     return {};
   }
+  // The first position from `position` on at which this step writes an anchor; -1: none.
+  __device__ int64_t next_write(int64_t position) const {
+    for (size_t i = 0; i < span.anchor_writes.size(); ++i) {
+      if (span.anchor_writes[i].position >= position) return span.anchor_writes[i].position;
+    }
+    return -1;
+  }
   // A convolution's input before the span, from the journal or the anchor's window; null: before the sequence.
   __device__ const uint16_t* stored_input(int which, int64_t position) const {
     if (position < 0) return nullptr;
@@ -180,7 +204,7 @@ struct Head {
     }
     return anchor(span.anchor).window(which, static_cast<int>(position - span.anchor_position + kHistory));
   }
-  __device__ const float* row(const Rows& rows, int64_t position) const {
+  __device__ const uint16_t* row(const Rows& rows, int64_t position) const {
     return rows.data + (span.first_row + position - span.first_position) * rows.stride + head * kDim;
   }
 };

@@ -1,237 +1,180 @@
-// Spans of one row: a block for each head of each. Warp w has the value columns 16 w to 16 w + 15. The plane that a row
-// reads comes as one bulk copy, so that an SM has as many on their way as its shared memory holds.
+// Spans of one row: a block for each head of each. Two barriers: when the row's operands are there, and when the
+// squares for the norm are.
 #pragma once
 
 #include "ops/kda_layer/kda_decode_row_cuda.cuh"
 
 namespace weir::kda {
 
-// The commit of a warp's 16 columns: both planes in, both out; high becomes the new plane. All are of this lane.
-__device__ __forceinline__ void commit_columns(uint4 (*high)[32], const uint4* low_in, uint4* out,
-                                               const uint32_t* updates, const uint16_t (*commit)[kCommitPitch],
-                                               const float* decay, int lane) {
-  const int c = lane % 4;
+// Warps 0 (q) and 1 (k): the row's operands and journal entries.
+template <bool kBounded>
+__device__ __forceinline__ void write_operands(DecodeShared<kBounded>& shared, const Layer& layer, const DecodeRow& r,
+                                               const KeyHistory& history, const ScaledKeys<kBounded>& scaled, uint2 x,
+                                               uint2 f, int warp, int lane) {
+  const float4 total = history.total + log_decay4<kBounded>(unpack4(f), history.bias, history.a, layer.lower_bound);
+  float4 s = convolve4(history.taps, history.inputs[0], history.inputs[1], history.inputs[2], x);
+  const float factor = ptx::inverse_root_approx(cuda::warp_sum(square_sum(s)) + layer.l2_eps);
+  s = s * (warp == 0 ? factor * kQueryScale : factor);
+  const int which = warp == 0 ? 1 : 0;
+  const uint2 plain = pack4(s);
+  if constexpr (!kBounded) s = unpack4(plain);
+  reinterpret_cast<uint2*>(shared.own[which])[lane] = pack4(s * exp2_4(total));
+  uint2 stored = plain;
+  if constexpr (kBounded) {
+    stored = pack4(s * exp2_4({-total.x, -total.y, -total.z, -total.w}));
+    if (warp == 1) reinterpret_cast<uint2*>(shared.keys[kChunk])[lane] = stored;
+  } else {
+    reinterpret_cast<uint2*>(shared.plain[which])[lane] = plain;
 #pragma unroll
-  for (int first = 0; first < 8; first += 4) {
-    uint4 low[4];
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      low[i] = low_in != nullptr ? ptx::load_stream(low_in + (first + i) * 32) : make_uint4(0, 0, 0, 0);
-    }
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const int k = first + i;
-      const float4 e = *reinterpret_cast<const float4*>(decay + 16 * k + 4 * c);
-      uint32_t b[4];
-      ptx::load_matrix_x4_transposed(b, ptx::shared_address(&commit[lane % 16][16 * k + lane / 16 * 8]));
-      uint4 x = low_in != nullptr ? high[k][lane] : make_uint4(0, 0, 0, 0);
-      float s[8];
-      join_planes(x.x, low[i].x, s[0], s[1]);
-      join_planes(x.y, low[i].y, s[2], s[3]);
-      join_planes(x.z, low[i].z, s[4], s[5]);
-      join_planes(x.w, low[i].w, s[6], s[7]);
-      s[0] *= e.x, s[1] *= e.y, s[2] *= e.x, s[3] *= e.y;
-      s[4] *= e.z, s[5] *= e.w, s[6] *= e.z, s[7] *= e.w;
-      ptx::mma_bf16(s, updates, b[0], b[1]);
-      ptx::mma_bf16(s + 4, updates, b[2], b[3]);
-      x = {high_planes(s[0], s[1]), high_planes(s[2], s[3]), high_planes(s[4], s[5]), high_planes(s[6], s[7])};
-      high[k][lane] = x;
-      if (out == nullptr) continue;
-      ptx::store_stream(out + k * 32, x);
-      ptx::store_stream(out + kPlane + k * 32, make_uint4(low_planes(s[0], s[1]), low_planes(s[2], s[3]),
-                                                          low_planes(s[4], s[5]), low_planes(s[6], s[7])));
+    for (int b = 0; b < 4; ++b) {
+      if ((r.row >> b & 1) == 0) continue;
+      reinterpret_cast<uint2*>(shared.pair_rows[2 * b + which])[lane] = pack4(s * exp2_4(total - scaled.start(b)));
     }
   }
+  if (!r.now) return;
+  reinterpret_cast<uint2*>(r.now.inputs(warp == 0 ? kQ : kK, r.row))[lane] = x;
+  if (warp == 0) return;
+  reinterpret_cast<uint2*>(r.now.keys(r.row))[lane] = stored;
+  reinterpret_cast<float4*>(r.now.decays(r.row))[lane] = total;
 }
 
-// Sixteen rows (rows g and g + 8 of this lane given) times eight columns (of places, column g given).
-__device__ __forceinline__ void row_products(float* d, const uint16_t* row, const uint16_t* row8,
-                                             const uint16_t* column) {
+// Chains of products over the channels, interleaved: the anchor's with the row's operands (even columns kt, odd ones
+// qt) for both tiles, and those of the row with the journal's keys. Rows and columns of operands that are not there may
+// hold anything: their products are dropped.
+struct Products {
+  float anchor[2][4] = {}, pairs[4] = {}, own[4] = {};
+};
+__device__ __forceinline__ uint2 operand(const uint16_t* row, int k) {
+  return *reinterpret_cast<const uint2*>(row + 16 * k);
+}
+template <bool kBounded>
+__device__ __forceinline__ Products products(const DecodeShared<kBounded>& shared, int t, int warp, int lane) {
+  const int g = lane / 4, c = lane % 4;
+  const uint16_t *own = shared.own[g % 2] + 4 * c, *low = shared.keys[kBounded && g == t ? kChunk : g] + 4 * c,
+                 *high = shared.keys[kBounded && g + 8 == t ? kChunk : g + 8] + 4 * c;
+  Products d;
 #pragma unroll
   for (int k = 0; k < 8; ++k) {
-    const uint2 x = *reinterpret_cast<const uint2*>(row + 16 * k), y = *reinterpret_cast<const uint2*>(row8 + 16 * k),
-                b = *reinterpret_cast<const uint2*>(column + 16 * k);
-    const uint32_t a[4] = {x.x, y.x, x.y, y.y};
-    ptx::mma_bf16(d, a, b.x, b.y);
+    const uint2 b = operand(own, k), x = operand(low, k), y = operand(high, k);
+    const uint32_t keys[4] = {x.x, y.x, x.y, y.y};
+#pragma unroll
+    for (int tile = 0; tile < 2; ++tile) {
+      const uint4 s = shared.high[2 * warp + tile][k][lane];
+      const uint32_t a[4] = {s.x, s.y, s.z, s.w};
+      ptx::mma_bf16(d.anchor[tile], a, b.x, b.y);
+    }
+    if constexpr (kBounded) {
+      ptx::mma_bf16(d.pairs, keys, b.x, b.y);
+    } else {
+      const uint2 rows = operand(shared.pair_rows[g] + 4 * c, k), key = operand(shared.plain[0] + 4 * c, k),
+                  query = operand(shared.plain[1] + 4 * c, k);
+      const uint32_t own_key[4] = {key.x, key.x, key.y, key.y};
+      ptx::mma_bf16(d.pairs, keys, rows.x, rows.y);
+      ptx::mma_bf16(d.own, own_key, query.x, query.y);
+    }
   }
+  return d;
 }
 
-// Where a row's place in the order of operands is: channels 4c .. 4c+3 in places 2c, 2c+1, 2c+8, 2c+9.
-__device__ __forceinline__ void store_places(uint16_t* row, int pair, uint32_t value) {
-  const int step = pair / 8, c = pair % 8 / 2, upper = pair % 2;
-  *reinterpret_cast<uint32_t*>(row + 16 * step + 8 * upper + 2 * c) = value;
-}
-
-// Bounded gate: kd = bf16(kn exp(G_15)).
-__device__ __forceinline__ void scale_commit(DecodeShared<true>& shared, int thread) {
-  for (int i = thread; i < kChunk * 64; i += kDecodeWarps * 32) {
-    const int j = i / 64, pair = i % 64;
-    const uint32_t x = reinterpret_cast<const uint32_t*>(shared.keys[j])[pair];
-    const float2 e = reinterpret_cast<const float2*>(shared.decay)[pair];
-    store_places(shared.commit[j], pair, pack_bf16(low_bf16(x) * e.x, high_bf16(x) * e.y));
-  }
-}
-// Unbounded: kd = bf16(k exp(G_15 - G_j)).
-__device__ __forceinline__ void scale_commit(DecodeShared<false>& shared, int thread) {
-  for (int i = thread; i < kChunk * 64; i += kDecodeWarps * 32) {
-    const int j = i / 64, pair = i % 64;
-    const uint32_t x = reinterpret_cast<const uint32_t*>(shared.keys[j])[pair];
-    const float2 end = reinterpret_cast<const float2*>(shared.journal_decays[kChunk - 1])[pair],
-                 g = reinterpret_cast<const float2*>(shared.journal_decays[j])[pair];
-    store_places(shared.commit[j], pair,
-                 pack_bf16(low_bf16(x) * fast_exp(end.x - g.x), high_bf16(x) * fast_exp(end.y - g.y)));
-  }
-}
-
-// Unbounded: the factors of row t's pairs. Row j meets row t in the block of 2^b rows that t's bit b opens.
-__device__ __forceinline__ void scale_pairs(DecodeShared<false>& shared, int t, int thread) {
-  for (int i = thread; i < t * 64; i += kDecodeWarps * 32) {
-    const int j = i / 64, pair = i % 64, b = 31 - __clz(t ^ j), m = (t >> b) << b;
-    uint32_t& x = reinterpret_cast<uint32_t*>(shared.keys[j])[pair];
-    const float2 r = reinterpret_cast<const float2*>(shared.journal_decays[m - 1])[pair],
-                 g = reinterpret_cast<const float2*>(shared.journal_decays[j])[pair];
-    x = pack_bf16(low_bf16(x) * fast_exp(r.x - g.x), high_bf16(x) * fast_exp(r.y - g.y));
-  }
-  for (int i = thread; i < 8 * 64; i += kDecodeWarps * 32) {
-    const int column = i / 64, pair = i % 64, b = column / 2;
-    if (((t >> b) & 1) == 0) continue;
-    const uint32_t x = reinterpret_cast<const uint32_t*>(shared.plain[column % 2])[pair];
-    const float2 r = reinterpret_cast<const float2*>(shared.journal_decays[((t >> b) << b) - 1])[pair],
-                 g = reinterpret_cast<const float2*>(shared.own_decay)[pair];
-    reinterpret_cast<uint32_t*>(shared.pair_rows[column])[pair] =
-        pack_bf16(low_bf16(x) * fast_exp(g.x - r.x), high_bf16(x) * fast_exp(g.y - r.y));
-  }
-}
-
-// Lb and A of the row, by warp 0 (and for the unbounded A_tt, warp 1). Operands beyond a row's own may hold anything:
-// each product's column or row is dropped.
-__device__ __forceinline__ void pair_products(DecodeShared<true>& shared, int t, float beta, int warp, int lane) {
-  if (warp != 0) return;
+// Lb and A of the row; later rows count nothing.
+template <bool kBounded>
+__device__ __forceinline__ void store_pairs(PairWeights& to, const Products& d, int t, float beta, int lane) {
   const int g = lane / 4, c = lane % 4;
-  float d[4] = {};
-  row_products(d, shared.keys[g == t ? kChunk : g] + 4 * c, shared.keys[g + 8 == t ? kChunk : g + 8] + 4 * c,
-               shared.own[g % 2] + 4 * c);
-  if (c != 0) return;
 #pragma unroll
   for (int upper = 0; upper < 2; ++upper) {
     const int j = g + 8 * upper;
-    shared.pairs[j] = j < t ? beta * d[2 * upper] : 0.f;
-    shared.outputs[j] = j <= t ? static_cast<uint16_t>(pack_bf16(d[2 * upper + 1], 0.f)) : 0;
+    // Unbounded: columns 2 b, 2 b + 1 are of the block in which the row meets row j.
+    const bool mine = kBounded || j >= t ? c == 0 : 31 - __clz(t ^ j) == c;
+    if (!mine) continue;
+    to.updates[j] = j < t ? -(beta * d.pairs[2 * upper]) : -0.f;
+    to.products[j] = j < t ? d.pairs[2 * upper + 1] : 0.f;
+    if (j == t) to.own = kBounded ? d.pairs[2 * upper + 1] : d.own[0];
   }
-}
-__device__ __forceinline__ void pair_products(DecodeShared<false>& shared, int t, float beta, int warp, int lane) {
-  const int g = lane / 4, c = lane % 4;
-  float d[4] = {};
-  if (warp == 0) {
-    row_products(d, shared.keys[g] + 4 * c, shared.keys[g + 8] + 4 * c, shared.pair_rows[g] + 4 * c);
-#pragma unroll
-    for (int upper = 0; upper < 2; ++upper) {
-      const int j = g + 8 * upper;
-      if (j < t ? 31 - __clz(t ^ j) == c : c == 0 && j > t) {
-        shared.pairs[j] = j < t ? beta * d[2 * upper] : 0.f;
-        shared.outputs[j] = j < t ? static_cast<uint16_t>(pack_bf16(d[2 * upper + 1], 0.f)) : 0;
-      }
-    }
-  } else if (warp == 1) {
-    row_products(d, shared.plain[0] + 4 * c, shared.plain[0] + 4 * c, shared.plain[1] + 4 * c);
-    if (lane == 0) shared.pairs[t] = 0.f, shared.outputs[t] = static_cast<uint16_t>(pack_bf16(d[0], 0.f));
-  }
-}
-
-// u of column g + 8 (c % 2); rows that are not earlier count nothing: Lb is +0 there and u is 0.
-__device__ __forceinline__ float decode_update(float anchor_term, float value, float beta, const float* pairs,
-                                               const uint16_t (*updates)[kUpdatePitch], int column) {
-  float u = beta * (value - anchor_term);
-#pragma unroll
-  for (int j = 0; j < kChunk - 1; ++j) u = fmaf(-pairs[j], low_bf16(updates[j][column]), u);
-  return u;
 }
 
 template <bool kBounded>
-__global__ void __launch_bounds__(kDecodeWarps * 32, kBounded ? 4 : 3) decode(const StepView* step, Layer layer) {
+__global__ void __launch_bounds__(kDecodeThreads, 4) decode(const StepView* step, Layer layer) {
   WEIR_DYNAMIC_SHARED(DecodeShared<kBounded>, memory);
   DecodeShared<kBounded>& shared = *memory;
-  const size_t span = blockIdx.x / static_cast<unsigned>(layer.heads);
-  if (span >= step->spans.size() || step->spans[span].rows != 1) {
+  const DecodePlace place(*step, blockIdx.y, layer.journal, layer.state);
+  if (!place.live) {
     ptx::wait_for_previous();  // so that the launch after this one follows that one too
     return;
   }
-  const Head head{*step, step->spans[span], layer, static_cast<int>(blockIdx.x % static_cast<unsigned>(layer.heads))};
-  const int thread = static_cast<int>(threadIdx.x), warp = thread / 32, lane = thread % 32, g = lane / 4, c = lane % 4;
-  const int column = warp * 16 + g + 8 * (c % 2);
-  const DecodeRow r = decode_row(head);
+  const Columns me(shared);
+  const int head = static_cast<int>(blockIdx.x), warp = me.warp, lane = me.lane, column = me.column;
 
   // The state is older than the kernel before this one, the row may come from it.
-  if (thread == 0 && r.base) {
-    ptx::mbarrier_init(&shared.fetched, 1);
-    ptx::mbarrier_fence_init();
-    ptx::mbarrier_arrive_expect(&shared.fetched, kPlaneBytes);
-    ptx::bulk_load(shared.high, r.base.planes(), kPlaneBytes, &shared.fetched);
-  }
-  fetch_journal(shared, r, thread);
-  ptx::wait_for_previous();
-  ptx::let_next_start();
-  if (r.commits) write_window(r, thread);
-  const float beta = fast_sigmoid(layer.beta_logit.data[head.span.first_row * layer.beta_logit.stride + head.head]);
-  const float value = decode_value(head, r, column, c < 2);
-  if (warp < 2) decode_operands(shared, head, r, warp, lane);
-  ptx::wait_copies<0>();
-  __syncthreads();
-  if constexpr (!kBounded) {
-    if (!r.commits) scale_pairs(shared, r.row, thread);
-  }
-  if (r.commits) scale_commit(shared, thread);
-  if (!kBounded || r.commits) __syncthreads();
-  if (r.base) ptx::mbarrier_wait(&shared.fetched, 0);
-  __syncwarp();
-
-  const uint32_t update_rows = ptx::shared_address(&shared.updates[warp][lane % 8 + lane / 16 * 8][lane / 8 % 2 * 8]);
-  uint32_t updates[4];
-  if (r.commits) {
-    ptx::load_matrix_x4_transposed(updates, update_rows);
-    commit_columns(shared.high[warp], r.base ? r.base.planes() + kPlane + warp * kPlaneColumns + lane : nullptr,
-                   r.next ? r.next.planes() + warp * kPlaneColumns + lane : nullptr, updates, shared.commit,
-                   shared.decay, lane);
-    __syncwarp();
-    *reinterpret_cast<uint4*>(&shared.updates[warp][lane / 2][lane % 2 * 8]) = make_uint4(0, 0, 0, 0);
-    __syncwarp();
-  }
-
-  float anchor_term[4] = {};  // even columns: kt, odd ones: qt
-  if (r.base || r.commits) {
+  DecodeRow r(place, head);
+  me.fetch_plane(r.base.planes(), r.commits);
+  r.find_pages(head);
+  const ScaledKeys<kBounded> scaled(r, warp, lane);
+  const ValueHistory values(layer, r, head, column);
+  KeyHistory keys;
+  if (warp < 2) keys.fetch(layer, r, head, warp == 0 ? kQ : kK, lane);
+  me.fetch_updates(r.old.updates(0), r.earlier);
+  me.fetch_inverse(r.old.inverse(0), r.earlier);
+  if (kBounded && !r.commits) {
 #pragma unroll
-    for (int k = 0; k < 8; ++k) {
-      const uint4 x = shared.high[warp][k][lane];
-      const uint32_t a[4] = {x.x, x.y, x.z, x.w};
-      const uint2 b = *reinterpret_cast<const uint2*>(shared.own[g % 2] + 16 * k + 4 * c);
-      ptx::mma_bf16(anchor_term, a, b.x, b.y);
+    for (int i = 0; i < 2; ++i) {
+      const int j = me.thread / 16 + 8 * i, part = me.thread % 16 * 8;
+      if (j < r.earlier) ptx::copy_async16(ptx::shared_address(&shared.keys[j][part]), r.old.keys(j) + part);
     }
   }
-  pair_products(shared, r.row, beta, warp, lane);
-  __syncthreads();
+  ptx::commit_copies();
+  ptx::wait_for_previous();
+  ptx::let_next_start();
 
-  const float u = decode_update(c % 2 == 0 ? anchor_term[0] : anchor_term[2], value, beta, shared.pairs,
-                                shared.updates[warp], column % 16);
-  const uint16_t rounded = static_cast<uint16_t>(pack_bf16(u, 0.f));
-  __syncwarp();
-  if (c < 2) {
-    shared.updates[warp][r.row][column % 16] = rounded;
-    if (r.now) r.now.updates(r.row)[column] = rounded;
+  const auto row = [&](const Rows& rows) { return rows.data + r.batch_row * rows.stride + head * kDim; };
+  uint2 key_input = {0, 0}, f = {0, 0};
+  if (warp < 2) {
+    key_input = reinterpret_cast<const uint2*>(row(warp == 0 ? layer.inputs[kQ] : layer.inputs[kK]))[lane];
+    f = reinterpret_cast<const uint2*>(row(layer.f))[lane];
   }
-  __syncwarp();
-  ptx::load_matrix_x4_transposed(updates, update_rows);
-  float o[4] = {0.f, anchor_term[1], 0.f, anchor_term[3]};  // odd columns count
-  const uint32_t* weights = reinterpret_cast<const uint32_t*>(shared.outputs);
-  ptx::mma_bf16(o, updates, weights[c], weights[c + 4]);
-
-  const float squares = column_squares(o[1], o[3]);
-  if (lane == 0) shared.squares[warp] = squares;
+  const uint16_t x = row(layer.inputs[kV])[column];
+  const float beta_logit = layer.beta_logit(r.batch_row, head);
+  scaled.store(shared, warp);
+  if (warp < 2) write_operands(shared, layer, r, keys, scaled, key_input, f, warp, lane);
+  const float value = values.convolved(x), beta = fast_sigmoid(beta_logit);
+  if (r.now) r.now.inputs(kV, r.row)[column] = x;
+  if (r.next) {
+    values.write_window(r.next, column);
+    if (warp < 2) keys.write_window(r.next, warp == 0 ? kQ : kK, lane);
+  }
+  LowPlane low;
+  if (r.commits) low.fetch(r.base ? r.base.planes() + kPlane : nullptr, warp, lane);
+  ptx::wait_copies<0>();
   __syncthreads();
-  if (c > 1) return;
-  const float normed = (c == 0 ? o[1] : o[3]) * norm_factor(shared.squares, 1, layer.norm_eps);  // column g + 8 c
-  const float gate = head.row(layer.gate, head.span.first_position)[column];
-  layer.out[head.span.first_row * layer.out_stride + head.head * kDim + column] =
-      normed * layer.norm_weight[column] * fast_sigmoid(gate);
+  me.wait_for_plane(r.base.planes());
+
+  if (r.commits) {
+    uint32_t updates[2][4];
+#pragma unroll
+    for (int tile = 0; tile < 2; ++tile) {
+      uint32_t own[4];
+      me.load_updates(own, tile);
+      me.combine(updates[tile], own);
+    }
+    const float* decay = shared.decay + 4 * me.c;
+    me.commit(
+        low, updates, shared.keys[0], kOperandPitch,
+        [&](int k) { return *reinterpret_cast<const float4*>(decay + 16 * k); }, r.next.planes());
+    me.clear_updates();
+  }
+  const float norm_weight = layer.norm_weight[column];
+  const uint16_t gate = row(layer.gate)[column];
+  Products d = products(shared, r.row, warp, lane);
+  const Columns::Inverse inverse = me.load_inverse();
+  store_pairs<kBounded>(shared.pairs[warp], d, r.row, beta, lane);
+  __syncwarp();
+  me.invert(inverse, r.row, r.now ? r.now.inverse(r.row) : nullptr);
+  const uint16_t update = static_cast<uint16_t>(pack_bf16(beta * (value - me.pick(d.anchor, 0)), 0.f));
+  me.store_update(update, r.row);
+  if (r.now) r.now.updates(r.row)[column] = update;
+  const float factor = fast_sigmoid(low_bf16(gate)), normed = me.output(d.anchor, layer.norm_eps);
+  layer.out[r.batch_row * layer.out_stride + head * kDim + column] =
+      static_cast<uint16_t>(pack_bf16(normed * norm_weight * factor, 0.f));
+  me.finish();
 }
 
 }  // namespace weir::kda

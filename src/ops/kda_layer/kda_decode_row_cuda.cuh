@@ -1,154 +1,174 @@
-// What a row brings to the decode kernel: its inputs through convolution, norm and gate, and the journal rows it reads.
+// What a row brings to the decode kernel: its place, its inputs through convolution, norm and gate, and the journal
+// rows that it reads. What is older than the kernel before is fetched first, all at once, then the row's own numbers.
 #pragma once
 
-#include "ops/kda_layer/kda_cuda.cuh"
+#include "ops/kda_layer/kda_decode_columns_cuda.cuh"
+#include "ops/kda_layer/kda_decode_place_cuda.cuh"
 
 namespace weir::kda {
 
-constexpr int kDecodeWarps = 8;
-constexpr int kOperandPitch = 144, kCommitPitch = 136, kUpdatePitch = 24;  // of rows, without bank conflicts
+constexpr int kOperandPitch = 144;  // of rows, without bank conflicts
 
 template <bool kBounded>
 struct DecodeShared;
 template <>
-struct DecodeShared<true> {
-  alignas(128) uint4 high[kDecodeWarps][8][32];          // hi(S), then that of the new anchor
-  alignas(16) uint16_t keys[kChunk + 1][kOperandPitch];  // kn; the row's own comes last
-  alignas(16) uint16_t commit[kChunk][kCommitPitch];     // kd, in the order of places
-  alignas(16) uint16_t updates[kDecodeWarps][kChunk][kUpdatePitch];
-  alignas(16) uint16_t own[2][kOperandPitch];  // kt, qt
-  alignas(16) float decay[kDim];               // exp(G_15)
-  alignas(16) float pairs[kChunk];             // Lb
-  alignas(16) uint16_t outputs[kChunk];        // A
-  float squares[kDecodeWarps];
-  uint64_t fetched;  // hi(S)
+struct DecodeShared<true> : ColumnsShared {
+  alignas(
+      16) uint16_t keys[kChunk + 1][kOperandPitch];  // kn, the row's own last; of a commit kd in the order of places
+  alignas(16) uint16_t own[2][kOperandPitch];        // kt, qt
+  alignas(16) float decay[kDim];                     // 2^G_15
 };
 template <>
-struct DecodeShared<false> : DecodeShared<true> {
+struct DecodeShared<false> : DecodeShared<true> {    // keys: k relative to the block in which the row meets them
   alignas(16) uint16_t pair_rows[8][kOperandPitch];  // rows 2 b, 2 b + 1: k, q relative to the block of 2^b rows
   alignas(16) uint16_t plain[2][kOperandPitch];      // k, q
-  alignas(16) float journal_decays[kChunk][kDim];    // G of earlier rows
-  alignas(16) float own_decay[kDim];
 };
 
-// The row's place, the same for all threads of a block.
-struct DecodeRow {
-  int row;       // in its chunk
-  int earlier;   // journal rows to read: those of its chunk, or all of the chunk before when it makes the anchor
-  bool commits;  // makes the anchor of its chunk
+// A head's state as a row finds it.
+struct DecodeRow : DecodePlace {
   Page now, old;
-  Anchor base, next;  // what it starts from; what it writes
+  Anchor base, next;
+
+  __device__ DecodeRow(const DecodePlace& place, int head) : DecodePlace(place) {
+    base.data = at(place.base, head, kAnchorHeadBytes);
+    next.data = at(place.next, head, kAnchorHeadBytes);
+  }
+  __device__ void find_pages(int head) {
+    now.data = at(DecodePlace::now(), head, kPageHeadBytes);
+    old = now;
+    if (commits) old.data = at(DecodePlace::before(), head, kPageHeadBytes);
+  }
+  // Input i of the convolution before the row's, oldest first.
+  template <class T>
+  __device__ T input(int which, int i, int at) const {
+    const int from = earlier - kHistory + i;
+    const uint16_t *journal = old.inputs(which, from), *window = base.window(which, from + kHistory);
+    return load_if<T>(from >= 0 || base, reinterpret_cast<const T*>(from >= 0 ? journal : window) + at);
+  }
+  // G of a journal row, channels 4 lane to 4 lane + 3.
+  __device__ float4 decays(int j, int lane) const { return reinterpret_cast<const float4*>(old.decays(j))[lane]; }
+
+ private:
+  __device__ static std::byte* at(std::byte* heads, int head, int bytes) {
+    return heads == nullptr ? nullptr : heads + int64_t{head} * bytes;
+  }
 };
 
-__device__ __forceinline__ DecodeRow decode_row(const Head& head) {
-  const int64_t position = head.span.first_position, chunk = position / kChunk;
-  DecodeRow r;
-  r.row = static_cast<int>(position % kChunk);
-  r.commits = head.span.anchor_position < chunk * kChunk;
-  r.earlier = r.commits ? kChunk : r.row;
-  r.now = head.page(chunk);
-  r.old = r.commits ? head.page(chunk - 1) : r.now;
-  r.base = head.anchor(head.span.anchor);
-  if (r.commits) r.next = head.written(chunk * kChunk);
-  return r;
-}
+// The convolution's weights and earlier inputs (oldest first), and what the decay needs, of channels 4 lane to
+// 4 lane + 3.
+struct KeyHistory {
+  float4 taps[4] = {};
+  uint2 inputs[kHistory] = {};
+  float4 bias = {}, total = {};  // G of the row before
+  float a = 0;
 
-// Four channels of a stored input, `back` rows before the span.
-__device__ __forceinline__ uint2 earlier_input(const Head& head, int which, int back, int lane) {
-  const uint16_t* x = head.stored_input(which, head.span.first_position - back);
-  return x == nullptr ? uint2{0, 0} : *reinterpret_cast<const uint2*>(x + 4 * lane);
-}
-
-// Warps 0 and 1: q and k of the row, convolved, of unit length (q scaled), channels 4 lane to 4 lane + 3.
-__device__ __forceinline__ float4 decode_key(const Head& head, const DecodeRow& r, int which, int lane) {
-  const Layer& layer = head.layer;
-  const uint2 x =
-      pack4(*reinterpret_cast<const float4*>(head.row(layer.inputs[which], head.span.first_position) + 4 * lane));
-  const float4* taps = reinterpret_cast<const float4*>(layer.conv[which]) + head.head * kDim + 4 * lane;
-  const float4 w[4] = {taps[0], taps[1], taps[2], taps[3]};
-  const uint2 x3 = earlier_input(head, which, 3, lane), x2 = earlier_input(head, which, 2, lane),
-              x1 = earlier_input(head, which, 1, lane);
-  if (r.now) *reinterpret_cast<uint2*>(r.now.inputs(which, r.row) + 4 * lane) = x;
-  const float4 s = convolve4(w, x3, x2, x1, x);
-  const float factor = ptx::inverse_root_approx(cuda::warp_sum(square_sum(s)) + layer.l2_eps);
-  return which == kQ ? s * factor * kQueryScale : s * factor;
-}
-
-// Every warp: v of its columns, column g + 8 (c % 2) in lane 4 g + c.
-__device__ __forceinline__ float decode_value(const Head& head, const DecodeRow& r, int column, bool store) {
-  const Layer& layer = head.layer;
-  const uint32_t x = pack_bf16(head.row(layer.inputs[kV], head.span.first_position)[column], 0.f);
-  const float4 taps = reinterpret_cast<const float4*>(layer.conv[kV])[head.head * kDim + column];
-  float earlier[3];
+  __device__ void fetch(const Layer& layer, const DecodeRow& r, int head, int which, int lane) {
+    const float* conv = which == kQ ? layer.conv[kQ] : layer.conv[kK];  // an index would copy the arguments
 #pragma unroll
-  for (int back = 1; back <= 3; ++back) {
-    const uint16_t* stored = head.stored_input(kV, head.span.first_position - back);
-    earlier[back - 1] = stored == nullptr ? 0.f : low_bf16(stored[column]);
+    for (int i = 0; i < 4; ++i) taps[i] = reinterpret_cast<const float4*>(conv)[head * kDim + 4 * lane + i];
+#pragma unroll
+    for (int i = 0; i < kHistory; ++i) inputs[i] = r.input<uint2>(which, i, lane);
+    bias = reinterpret_cast<const float4*>(layer.dt_bias + head * kDim)[lane];
+    a = layer.a[head];
+    total = load_if<float4>(r.row > 0, r.now.decays(r.row - 1) + 4 * lane);
   }
-  if (store && r.now) r.now.inputs(kV, r.row)[column] = static_cast<uint16_t>(x);
-  return cuda::round_bf16(convolve(taps, earlier[2], earlier[1], earlier[0], low_bf16(x)));
+  __device__ void write_window(const Anchor& to, int which, int lane) const {
+#pragma unroll
+    for (int i = 0; i < kHistory; ++i) reinterpret_cast<uint2*>(to.window(which, i))[lane] = inputs[i];
+  }
+};
+// The same of a value column.
+struct ValueHistory {
+  float4 taps;
+  uint16_t inputs[kHistory];
+
+  __device__ ValueHistory(const Layer& layer, const DecodeRow& r, int head, int column) {
+    taps = reinterpret_cast<const float4*>(layer.conv[kV])[head * kDim + column];
+#pragma unroll
+    for (int i = 0; i < kHistory; ++i) inputs[i] = r.input<uint16_t>(kV, i, column);
+  }
+  __device__ void write_window(const Anchor& to, int column) const {
+#pragma unroll
+    for (int i = 0; i < kHistory; ++i) to.window(kV, i)[column] = inputs[i];
+  }
+  __device__ float convolved(uint16_t x) const {
+    return cuda::round_bf16(convolve(taps, low_bf16(inputs[0]), low_bf16(inputs[1]), low_bf16(inputs[2]), low_bf16(x)));
+  }
+};
+
+// Channels 4 lane to 4 lane + 3 in the order of places: 4c .. 4c+3 in places 2c, 2c+1, 2c+8, 2c+9.
+__device__ __forceinline__ void store_places(uint16_t* row, int lane, uint2 value) {
+  uint32_t* const to = reinterpret_cast<uint32_t*>(row) + lane / 4 * 8 + lane % 4;
+  to[0] = value.x;
+  to[4] = value.y;
 }
 
-// Warps 0 (q) and 1 (k): the row's operands and journal entries.
+// Journal keys that enter products scaled by channels; every warp has four rows of them at most.
+//   bounded, of a commit: kd = bf16(kn 2^G_15)
+//   unbounded: bf16(k 2^(R - G_j)), R being G before the block of 2^b rows in which row t meets row j, or, of a
+//   commit, G_15. Bit b of t opens the block that begins at t >> b << b, and the 2^b rows before it meet t there.
 template <bool kBounded>
-__device__ __forceinline__ void decode_operands(DecodeShared<kBounded>& shared, const Head& head, const DecodeRow& r,
-                                                int warp, int lane) {
-  const Layer& layer = head.layer;
-  const float4 f = *reinterpret_cast<const float4*>(head.row(layer.f, head.span.first_position) + 4 * lane);
-  const float4 bias = reinterpret_cast<const float4*>(layer.dt_bias + head.head * kDim)[lane];
-  float4 total = {0.f, 0.f, 0.f, 0.f};
-  if (r.earlier > 0) total = reinterpret_cast<const float4*>(r.old.decays(r.earlier - 1))[lane];
-  if (r.commits) {
-    if (warp == 0) reinterpret_cast<float4*>(shared.decay)[lane] = fast_exp4(total);
-    total = {0.f, 0.f, 0.f, 0.f};
-  }
-  const float4 x = decode_key(head, r, warp == 0 ? kQ : kK, lane);
-  total = total + log_decay4<kBounded>(f, bias, layer.a[head.head], layer.lower_bound);
-  const float4 e = fast_exp4(total);
-  const uint2 plain = pack4(x);
-  const uint2 scaled = pack4((kBounded ? x : unpack4(plain)) * e);
-  reinterpret_cast<uint2*>(shared.own[warp == 0 ? 1 : 0])[lane] = scaled;
-  if constexpr (!kBounded) {
-    reinterpret_cast<uint2*>(shared.plain[warp == 0 ? 1 : 0])[lane] = plain;
-    if (warp == 0) reinterpret_cast<float4*>(shared.own_decay)[lane] = total;
-  }
-  if (warp == 0) return;
-  uint2 stored = plain;
-  if constexpr (kBounded) {
-    stored = pack4(x * fast_exp4({-total.x, -total.y, -total.z, -total.w}));
-    reinterpret_cast<uint2*>(shared.keys[kChunk])[lane] = stored;
-  }
-  if (r.now) {
-    reinterpret_cast<uint2*>(r.now.keys(r.row))[lane] = stored;
-    reinterpret_cast<float4*>(r.now.decays(r.row))[lane] = total;
-  }
-}
-
-// The journal rows that the row reads, into shared memory.
-template <bool kBounded>
-__device__ __forceinline__ void fetch_journal(DecodeShared<kBounded>& shared, const DecodeRow& r, int thread) {
-  const int warp = thread / 32, lane = thread % 32, j = thread / 16, part = thread % 16;
-  if (j < r.earlier) ptx::copy_async16(ptx::shared_address(&shared.keys[j][part * 8]), r.old.keys(j) + part * 8);
-  const int row = lane / 2, column = lane % 2 * 8;  // zeros beyond
-  const bool live = row < r.earlier;
-  ptx::copy_async16(ptx::shared_address(&shared.updates[warp][row][column]),
-                    live ? r.old.updates(row) + warp * 16 + column : nullptr, live);
-  if constexpr (!kBounded) {
-    for (int i = thread; i < r.earlier * 32; i += kDecodeWarps * 32) {
-      ptx::copy_async16(ptx::shared_address(&shared.journal_decays[i / 32][i % 32 * 4]),
-                        r.old.decays(i / 32) + i % 32 * 4);
+class ScaledKeys {
+ public:
+  __device__ ScaledKeys(const DecodeRow& r, int warp, int lane) : commits_(r.commits), lane_(lane) {
+    const int t = r.row;
+    if (kBounded && !commits_) return;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      rows_[i] = warp + 4 * i;
+      if (commits_) continue;
+      // Of the 8 rows of bit 3 two each, of bit 2 one each, of bit 1 one for two warps, and the third has that of bit
+      // 0.
+      if (i == 2) rows_[i] = (t & 8) + warp;
+      if (i == 3) rows_[i] = warp < 2 ? (t & 12) + warp : t & 14;
+      const int bit = i < 2 ? 8 : i == 2 ? 4 : warp < 2 ? 2 : warp == 2 ? 1 : 0;
+      if ((t & bit) == 0) rows_[i] = kNone;
+    }
+    if (commits_) starts_[0] = r.decays(kChunk - 1, lane);
+    if constexpr (!kBounded) {
+#pragma unroll
+      for (int b = 0; b < 4; ++b) {
+        if (commits_) starts_[b] = starts_[0];
+        if ((t >> b & 1) != 0) starts_[b] = r.decays((t >> b << b) - 1, lane);
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      if (!kBounded && rows_[i] == kNone) continue;
+      keys_[i] = reinterpret_cast<const uint2*>(r.old.keys(rows_[i]))[lane];
+      if constexpr (!kBounded) decays_[i] = r.decays(rows_[i], lane);
     }
   }
-  ptx::commit_copies();
-}
+  // Unbounded: G before the block that bit b of the row opens.
+  __device__ float4 start(int b) const { return starts_[b]; }
 
-// The new anchor's window: the last inputs of the chunk before.
-__device__ __forceinline__ void write_window(const DecodeRow& r, int thread) {
-  constexpr int kParts = kRowBytes / 16;
-  if (!r.next || thread >= 3 * kHistory * kParts) return;
-  const int which = thread / (kHistory * kParts), row = thread / kParts % kHistory, part = thread % kParts;
-  reinterpret_cast<uint4*>(r.next.window(which, row))[part] =
-      reinterpret_cast<const uint4*>(r.old.inputs(which, kChunk - kHistory + row))[part];
-}
+  __device__ void store(DecodeShared<kBounded>& shared, int warp) const {
+    if (kBounded && !commits_) return;
+    const float4 end = exp2_4(starts_[0]);
+    if (commits_ && warp == 0) reinterpret_cast<float4*>(shared.decay)[lane_] = end;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      if (!kBounded && rows_[i] == kNone) continue;
+      float4 factor = end;
+      if constexpr (!kBounded) {
+        factor = exp2_4((i < 2 ? starts_[3] : i == 2 ? starts_[2] : warp < 2 ? starts_[1] : starts_[0]) - decays_[i]);
+      }
+      const uint2 x = pack4(unpack4(keys_[i]) * factor);
+      if (kBounded || commits_) {
+        store_places(shared.keys[rows_[i]], lane_, x);
+      } else {
+        reinterpret_cast<uint2*>(shared.keys[rows_[i]])[lane_] = x;
+      }
+    }
+  }
+
+ private:
+  static constexpr int kNone = -1;
+
+  bool commits_;
+  int lane_, rows_[4];
+  uint2 keys_[4] = {};
+  float4 decays_[kBounded ? 1 : 4] = {}, starts_[kBounded ? 1 : 4] = {};
+};
 
 }  // namespace weir::kda

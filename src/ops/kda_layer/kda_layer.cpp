@@ -8,11 +8,12 @@
 namespace weir {
 namespace {
 
-void check_rows(const std::string& name, const char* what, const KdaRows& rows, int64_t width, int64_t multiple) {
-  if (rows.data == nullptr) fail(name, ": KDA layer: no buffer for ", what);
-  if (rows.stride < width || rows.stride % multiple != 0) {
-    fail(name, ": KDA layer: expected rows of ", what, " at least ", width, " floats apart and a multiple of ",
-         multiple, ", found ", rows.stride);
+void check_rows(const std::string& name, const char* what, const void* data, int64_t stride, int64_t width,
+                int64_t multiple) {
+  if (data == nullptr) fail(name, ": KDA layer: no buffer for ", what);
+  if (stride < width || stride % multiple != 0) {
+    fail(name, ": KDA layer: expected rows of ", what, " at least ", width, " numbers apart and a multiple of ",
+         multiple, ", found ", stride);
   }
 }
 
@@ -33,13 +34,13 @@ void check(const std::string& name, const KdaLayerArgs& args) {
     fail(name, ": KDA layer: a weight is missing");
   }
   const int64_t width = args.heads * kKdaHeadDim;
-  check_rows(name, "q", args.q, width, 4);
-  check_rows(name, "k", args.k, width, 4);
-  check_rows(name, "v", args.v, width, 4);
-  check_rows(name, "f", args.f, width, 4);
-  check_rows(name, "gate", args.gate, width, 4);
-  check_rows(name, "out", {args.out, args.out_stride}, width, 4);
-  check_rows(name, "beta_logit", args.beta_logit, args.heads, 1);
+  check_rows(name, "q", args.q.data, args.q.stride, width, 8);
+  check_rows(name, "k", args.k.data, args.k.stride, width, 8);
+  check_rows(name, "v", args.v.data, args.v.stride, width, 8);
+  check_rows(name, "f", args.f.data, args.f.stride, width, 8);
+  check_rows(name, "gate", args.gate.data, args.gate.stride, width, 8);
+  check_rows(name, "out", args.out, args.out_stride, width, 8);
+  check_rows(name, "beta_logit", args.beta_logit, args.beta_logit_stride, args.heads, 1);
 }
 
 }  // namespace

@@ -33,8 +33,8 @@ class KdaLayer final : public CudaOp {
   void enqueue(const StepBounds& bounds) override {
     if (bounds.rows < 1 || bounds.spans < 1) return;
     launch(device(),
-           {.grid = int64_t{bounds.spans} * layer_.heads,
-            .block = kda::kDecodeWarps * 32,
+           {.grid = {layer_.heads, bounds.spans},
+            .block = kda::kDecodeThreads,
             .shared_bytes = sizeof(kda::DecodeShared<kBounded>),
             .overlap = true},
            &kda::decode<kBounded>, device().step(), layer_);
@@ -49,7 +49,9 @@ class KdaLayer final : public CudaOp {
     if (start > 0) bytes += plane * (rows > 1 || commits > 0 ? 2 : 1);
     if (commits > 0) bytes += 2 * plane;
     if (first > 0) bytes += 3 * kda::kHistory * row;
-    if (earlier > 0) bytes += 2 * earlier * row + 2 * row * (kBounded ? 1 : earlier);  // G: the newest, or all
+    if (earlier > 0) {  // G: the newest, or all
+      bytes += earlier * (2 * row + kda::kChunk * 4) + 2 * row * (kBounded ? 1 : earlier);
+    }
     Cost cost;
     cost.state_bytes = layer_.heads * bytes;
     const double square = static_cast<double>(layer_.heads) * kda::kDim * kda::kDim;
@@ -75,8 +77,8 @@ class KdaLayer final : public CudaOp {
             .state = args.state,
             .inputs = {rows(args.q), rows(args.k), rows(args.v)},
             .f = rows(args.f),
-            .beta_logit = rows(args.beta_logit),
             .gate = rows(args.gate),
+            .beta_logit = {args.beta_logit, args.beta_logit_stride},
             .out = args.out,
             .out_stride = args.out_stride};
   }
@@ -91,17 +93,20 @@ class KdaLayer final : public CudaOp {
     const int64_t carry_size = layer_.heads * kStateBytes / static_cast<int64_t>(sizeof(float4));
     for (int first = 0, turn = 0; first < chunks; first += chunks_, turn ^= 1) {
       const kda::ChunkRange range{first, std::min(first + chunks_, chunks)};
-      const int64_t prep_blocks =
-          (int64_t{range.end - range.first} * layer_.heads + kda::kPrepWarps - 1) / kda::kPrepWarps;
+      // As many units as run at once; bounds.rows has fewer chunks than it bounds.
+      const int at_once = device().sm_count() * (kBounded ? 3 : 2);
+      const int runs = std::max(1, at_once / layer_.heads) * kda::kPrepWarps;
+      const int run = std::max(1, (std::min(range.end - range.first, bounds.rows / kda::kChunk) + runs - 1) / runs);
+      const int most = ((range.end - range.first + run - 1) / run + kda::kPrepWarps - 1) / kda::kPrepWarps;
       launch(device(),
-             {.grid = std::min<int64_t>(prep_blocks, device().sm_count() * (kBounded ? 3 : 2)),
+             {.grid = std::min<int64_t>(int64_t{most} * layer_.heads, at_once),
               .block = kda::kPrepWarps * 32,
-              .shared_bytes = kda::prep_shared_bytes<kBounded>() + table,
+              .shared_bytes = static_cast<int64_t>(sizeof(kda::PrepShared<kBounded>)) + table,
               .overlap = true},
-             &kda::prep<kBounded>, device().step(), layer_, range, blocks);
+             &kda::prep<kBounded>, device().step(), layer_, range, run, blocks);
       launch(device(),
              {.grid = std::min<int64_t>(int64_t{bounds.spans} * layer_.heads, device().sm_count()),
-              .block = kda::kSpanThreads,
+              .block = kda::kSpanThreads + kda::kOutputThreads,
               .shared_bytes = static_cast<int64_t>(sizeof(kda::SpanShared)) + table,
               .overlap = true},
              &kda::span, device().step(), layer_, range, blocks, carry + turn * carry_size,

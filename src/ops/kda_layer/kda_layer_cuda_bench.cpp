@@ -9,6 +9,7 @@
 #include <random>
 #include <vector>
 
+#include "base/number.h"
 #include "bench/cuda_timing.h"
 #include "ops/cuda_op.h"
 #include "ops/kda_layer/kda_layer.h"
@@ -36,9 +37,9 @@ class Model {
     slot_bytes_ = layers * state_bytes;
     pages_ = allocate(2 * batch * page_bytes_);
     slots_ = allocate(2 * batch * slot_bytes_);
-    float* buffers[6];  // q, k, v, f, gate, out
-    for (float*& buffer : buffers) buffer = fill(rows * width);
-    const float* beta = fill(rows * kind.heads);
+    uint16_t* buffers[6];  // q, k, v, f, gate, out
+    for (uint16_t*& buffer : buffers) buffer = fill<uint16_t>(rows * width, f32_to_bf16);
+    const float* beta = fill<float>(rows * kind.heads, [](float x) { return x; });
     for (int i = 0; i < layers; ++i) {
       ops_.push_back(bind_kda_layer(device, "bench",
                                     {.bounded = kind.bounded,
@@ -57,8 +58,9 @@ class Model {
                                      .k = {buffers[1], width},
                                      .v = {buffers[2], width},
                                      .f = {buffers[3], width},
-                                     .beta_logit = {beta, kind.heads},
                                      .gate = {buffers[4], width},
+                                     .beta_logit = beta,
+                                     .beta_logit_stride = kind.heads,
                                      .out = buffers[5],
                                      .out_stride = width}));
     }
@@ -109,7 +111,7 @@ class Model {
     int64_t bytes = 0;
     for (const SpanView& span : spans_) {
       bytes += ops_[0]->cost(span.rows, span.last_position()).state_bytes +
-               span.rows * kind_.heads * (6 * kKdaHeadDim + 1) * 4;
+               span.rows * kind_.heads * (6 * kKdaHeadDim * 2 + 4);
     }
     return bytes;
   }
@@ -119,13 +121,14 @@ class Model {
     memory_.push_back(device_.allocate(bytes));
     return memory_.back();
   }
-  float* fill(int64_t count) {
-    std::vector<float> part(static_cast<size_t>(std::min<int64_t>(count, 1 << 20)));
-    for (float& x : part) x = normal_(random_);
-    float* to = reinterpret_cast<float*>(allocate(count * 4));
+  template <class T, class Of>
+  T* fill(int64_t count, const Of& of) {
+    std::vector<T> part(static_cast<size_t>(std::min<int64_t>(count, 1 << 20)));
+    for (T& x : part) x = of(normal_(random_));
+    T* to = reinterpret_cast<T*>(allocate(count * static_cast<int64_t>(sizeof(T))));
     const int64_t size = static_cast<int64_t>(part.size());
     for (int64_t at = 0; at < count; at += size) {
-      device_.to_device(to + at, part.data(), std::min(count - at, size) * 4);
+      device_.to_device(to + at, part.data(), std::min(count - at, size) * static_cast<int64_t>(sizeof(T)));
     }
     return to;
   }
@@ -162,7 +165,7 @@ void decode(CudaDevice& device, const bench::CudaReport& report, const Kind& kin
   const std::string shape = concat(kind.heads, " heads, ", batch, " sequences");
   const double bar = batch == 1 ? 5. : flash_infer / 1.8;
   report.add({.what = kind.name("decode"), .shape = shape, .us = us, .bytes = bytes, .bar_us = bar});
-  report.add({.what = kind.name("decode"), .shape = shape, .us = flash_infer, .by = "FlashInfer"});
+  report.add({.what = kind.name("decode"), .shape = shape, .us = flash_infer, .by = "FlashInfer (table)"});
   model.stage(std::vector<int64_t>(static_cast<size_t>(batch), 4 * kPagePositions), 1);
   report.add({.what = kind.name("decode, all cross"),
               .shape = shape,
@@ -184,7 +187,7 @@ void prompt(CudaDevice& device, const bench::CudaReport& report, const Kind& kin
   report.add({.what = kind.name("prompt"),
               .shape = shape,
               .us = peer,
-              .by = kind.bounded ? "FlashKDA, rule alone" : "FLA, rule alone"});
+              .by = kind.bounded ? "FlashKDA, rule alone (table)" : "FLA, rule alone (table)"});
 }
 
 void run() {

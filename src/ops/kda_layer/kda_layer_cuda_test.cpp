@@ -121,7 +121,7 @@ TEST_P(KdaLayerCuda, IsTheRecurrenceUpToBf16Rounding) {
     const KdaSequenceRows& rows = found->sequence(s).rows;
     const Exact expected = exact(rows, found->weights(), GetParam().bounded, kTokens);
     const double error = relative_error(found->sequence(s).out, expected.out);
-    // Most of it: v, u and A in BF16, 2^-9 each at most.
+    // Most of it: v, u, A and the result in BF16, 2^-9 each at most.
     EXPECT_LT(error, 8e-3);
     EXPECT_GT(error, 0);
     const Exact at64 = exact(rows, found->weights(), GetParam().bounded, 64);
@@ -197,9 +197,9 @@ TEST_P(KdaLayerCuda, BoundsBeyondTheStepChangeNothing) {
     bounds.rows += 20;
     bounds.spans += 5;
     loose->op().enqueue(bounds);
-    const std::vector<float> out = loose->out();
+    const std::vector<uint16_t> out = loose->out();
     for (size_t i = static_cast<size_t>(view.rows * loose->out_stride()); i < out.size(); ++i) {
-      ASSERT_EQ(std::bit_cast<uint32_t>(out[i]), 0xffffffffu);
+      ASSERT_EQ(out[i], 0xffffu);
     }
     loose->advance(counts);
   }
@@ -233,7 +233,8 @@ using KdaLayerCudaArguments = CudaCase;
 
 TEST_F(KdaLayerCudaArguments, WhatDoesNotFitIsRefused) {
   const std::vector<float> host(2 * kKdaHeadDim * kKdaTaps, 1.f);
-  DeviceBuffer<float> rows(device(), 2 * 2 * kKdaHeadDim);
+  DeviceBuffer<uint16_t> rows(device(), 2 * 2 * kKdaHeadDim);
+  DeviceBuffer<float> beta(device(), 2 * 2);
   const KdaRows buffer{rows.data(), 2 * kKdaHeadDim};
   const KdaLayerArgs good{.heads = 2,
                           .q_conv = host.data(),
@@ -248,8 +249,9 @@ TEST_F(KdaLayerCudaArguments, WhatDoesNotFitIsRefused) {
                           .k = buffer,
                           .v = buffer,
                           .f = buffer,
-                          .beta_logit = {rows.data(), 2},
                           .gate = buffer,
+                          .beta_logit = beta.data(),
+                          .beta_logit_stride = 2,
                           .out = rows.data(),
                           .out_stride = 2 * kKdaHeadDim};
   EXPECT_NO_THROW(bind_kda_layer(device(), "op", good));
@@ -269,8 +271,8 @@ TEST_F(KdaLayerCudaArguments, WhatDoesNotFitIsRefused) {
   refuses([](KdaLayerArgs& a) { a.state.bytes -= 1; }, "bytes of state in an anchor");
   refuses([](KdaLayerArgs& a) { a.dt_bias = nullptr; }, "a weight is missing");
   refuses([](KdaLayerArgs& a) { a.gate.data = nullptr; }, "no buffer for gate");
-  refuses([](KdaLayerArgs& a) { a.k.stride = 258; },
-          "rows of k at least 256 floats apart and a multiple of 4, found 258");
+  refuses([](KdaLayerArgs& a) { a.k.stride = 260; },
+          "rows of k at least 256 numbers apart and a multiple of 8, found 260");
   refuses([](KdaLayerArgs& a) { a.out_stride = 128; }, "rows of out");
 }
 

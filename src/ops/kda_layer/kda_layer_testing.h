@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <iterator>
 #include <memory>
 #include <random>
 #include <vector>
@@ -35,7 +36,7 @@ struct KdaWeights {
   }
 };
 
-// The rows of one sequence, [row][head][128] (beta [row][head]): q, k, v as BF16 numbers.
+// The rows of one sequence, [row][head][128] (beta [row][head]): BF16 numbers but for beta.
 struct KdaSequenceRows {
   std::vector<float> q, k, v, f, gate, beta;
 
@@ -47,11 +48,11 @@ struct KdaSequenceRows {
       q.push_back(bf16_to_f32(f32_to_bf16(normal(random))));
       k.push_back(bf16_to_f32(f32_to_bf16(normal(random))));
       v.push_back(bf16_to_f32(f32_to_bf16(normal(random) * (gates == Gates::kHard ? 50.f : 1.f))));
-      gate.push_back(normal(random));
+      gate.push_back(bf16_to_f32(f32_to_bf16(normal(random))));
       float z = normal(random) - (bounded ? 0.f : 2.f);
       if (gates == Gates::kHard) z = (i % 2 == 0 ? 1.f : -1.f) * (bounded ? 9.f : 60.f) + 4 * z;
       if (gates == Gates::kSlow) z -= 7.f;
-      f.push_back(z);
+      f.push_back(bf16_to_f32(f32_to_bf16(z)));
     }
     for (int64_t i = 0; i < count * heads; ++i) beta.push_back(normal(random));
   }
@@ -80,11 +81,11 @@ class KdaWorld {
         slot_bytes_(kOffset + kda_layer_anchor_bytes(heads)),
         pages_(device, sequences * chunks_ * page_bytes_),
         anchors_(device, sequences * chunks_ * slot_bytes_) {
-    for (auto& buffer : inputs_) buffer = make(rows_a_step, width_ + 4);
-    beta_ = make(rows_a_step, heads + 1);
-    out_ = make(rows_a_step, width_ + 8);
+    for (auto& buffer : inputs_) buffer = make<uint16_t>(rows_a_step, width_ + 8);
+    beta_ = make<float>(rows_a_step, heads + 1);
+    out_ = make<uint16_t>(rows_a_step, out_stride());
     for (int64_t i = 0; i < sequences * chunks_; ++i) tables_.push_back(PageId(static_cast<uint32_t>(i)));
-    const auto rows = [&](const DeviceBuffer<float>& buffer) { return KdaRows{buffer.data(), width_ + 4}; };
+    const auto rows = [&](const DeviceBuffer<uint16_t>& buffer) { return KdaRows{buffer.data(), width_ + 8}; };
     op_ = bind_kda_layer(device, "test.kda_layer",
                          {.bounded = bounded,
                           .heads = heads,
@@ -102,10 +103,11 @@ class KdaWorld {
                           .k = rows(*inputs_[1]),
                           .v = rows(*inputs_[2]),
                           .f = rows(*inputs_[3]),
-                          .beta_logit = {beta_->data(), heads + 1},
                           .gate = rows(*inputs_[4]),
+                          .beta_logit = beta_->data(),
+                          .beta_logit_stride = heads + 1,
                           .out = out_->data(),
-                          .out_stride = width_ + 8,
+                          .out_stride = out_stride(),
                           .workspace_bytes = workspace_bytes});
   }
 
@@ -114,8 +116,8 @@ class KdaWorld {
   CudaOp& op() { return static_cast<CudaOp&>(*op_); }
   DeviceBuffer<std::byte>& pages() { return pages_; }
   DeviceBuffer<std::byte>& anchors() { return anchors_; }
-  std::vector<float> out() const { return out_->values(); }
-  int64_t out_stride() const { return width_ + 8; }
+  std::vector<uint16_t> out() const { return out_->values(); }
+  int64_t out_stride() const { return width_ + 16; }
 
   SlotId slot(int64_t s, int64_t position) const {
     return SlotId(static_cast<uint32_t>(s * chunks_ + position / kPagePositions));
@@ -155,7 +157,8 @@ class KdaWorld {
     row_spans_.clear();
     writes_.assign(sequences_.size(), {});
     step_tables_.assign(sequences_.size(), {});
-    host_.assign(6, {});
+    host_.assign(5, {});
+    host_beta_.clear();
     int32_t row = 0;
     for (size_t s = 0; s < sequences_.size(); ++s) {
       if (counts[s] == 0) continue;
@@ -180,7 +183,7 @@ class KdaWorld {
       spans_.push_back(span);
     }
     for (size_t i = 0; i < 5; ++i) inputs_[i]->set(host_[i]);
-    beta_->set(host_[5]);
+    beta_->set(host_beta_);
     out_->poison();
     pools_[1] = {pages_.data(), page_bytes_};
     view_ = {.rows = row,
@@ -193,13 +196,13 @@ class KdaWorld {
 
   // After the staged step has run.
   void advance(const std::vector<int64_t>& counts) {
-    const std::vector<float> out = out_->values();
+    const std::vector<uint16_t> out = out_->values();
     size_t row = 0;
     for (size_t s = 0; s < sequences_.size(); ++s) {
       Sequence& sequence = sequences_[s];
       for (int64_t r = 0; r < counts[s]; ++r, ++row) {
         const auto at = out.begin() + static_cast<int64_t>(row) * out_stride();
-        sequence.out.insert(sequence.out.end(), at, at + width_);
+        std::transform(at, at + width_, std::back_inserter(sequence.out), bf16_to_f32);
       }
       sequence.position += counts[s];
       if (writes_[s].empty()) continue;
@@ -216,8 +219,9 @@ class KdaWorld {
  private:
   static constexpr int64_t kOffset = 64;  // of other parts in pages and slots
 
-  std::unique_ptr<DeviceBuffer<float>> make(int64_t rows, int64_t stride) {
-    return std::make_unique<DeviceBuffer<float>>(device_, rows * stride);
+  template <class T>
+  std::unique_ptr<DeviceBuffer<T>> make(int64_t rows, int64_t stride) {
+    return std::make_unique<DeviceBuffer<T>>(device_, rows * stride);
   }
   std::vector<std::byte> bytes(const DeviceBuffer<std::byte>& from, int64_t at, int64_t count) const {
     std::vector<std::byte> out(static_cast<size_t>(count));
@@ -226,14 +230,16 @@ class KdaWorld {
   }
   void take_rows(const Sequence& sequence, int64_t count) {
     const KdaSequenceRows& r = sequence.rows;
-    const std::vector<float>* from[] = {&r.q, &r.k, &r.v, &r.f, &r.gate, &r.beta};
-    for (size_t i = 0; i < 6; ++i) {
-      const int64_t width = i < 5 ? width_ : heads_, stride = i < 5 ? width_ + 4 : heads_ + 1;
-      for (int64_t row = sequence.position; row < sequence.position + count; ++row) {
-        const auto at = from[i]->begin() + row * width;
-        host_[i].insert(host_[i].end(), at, at + width);
-        host_[i].resize(host_[i].size() + static_cast<size_t>(stride - width), std::nanf(""));
+    const std::vector<float>* from[] = {&r.q, &r.k, &r.v, &r.f, &r.gate};
+    for (int64_t row = sequence.position; row < sequence.position + count; ++row) {
+      for (size_t i = 0; i < 5; ++i) {
+        const auto at = from[i]->begin() + row * width_;
+        std::transform(at, at + width_, std::back_inserter(host_[i]), f32_to_bf16);
+        host_[i].resize(host_[i].size() + 8, 0xffff);
       }
+      const auto at = r.beta.begin() + row * heads_;
+      host_beta_.insert(host_beta_.end(), at, at + heads_);
+      host_beta_.push_back(std::nanf(""));
     }
   }
 
@@ -243,11 +249,13 @@ class KdaWorld {
   std::vector<Sequence> sequences_;
   int64_t page_bytes_, slot_bytes_;
   DeviceBuffer<std::byte> pages_, anchors_;
-  std::unique_ptr<DeviceBuffer<float>> inputs_[5], beta_, out_;  // q, k, v, f, gate
+  std::unique_ptr<DeviceBuffer<uint16_t>> inputs_[5], out_;  // q, k, v, f, gate
+  std::unique_ptr<DeviceBuffer<float>> beta_;
   std::vector<PageId> tables_;
   std::vector<std::vector<PageId>> step_tables_;
   std::vector<std::vector<AnchorWrite>> writes_;
-  std::vector<std::vector<float>> host_;
+  std::vector<std::vector<uint16_t>> host_;
+  std::vector<float> host_beta_;
   std::vector<SpanView> spans_;
   std::vector<int32_t> row_spans_;
   PoolView pools_[2];

@@ -1,12 +1,10 @@
 // What the serial kernel knows of a span: the part that a launch works on, S from and to anchors, the anchors to write.
 #pragma once
 
-#include "ops/kda_layer/kda_cuda.cuh"
+#include "ops/kda_layer/kda_span_outputs_cuda.cuh"
 #include "ops/kda_layer/kda_spans_cuda.cuh"
 
 namespace weir::kda {
-
-constexpr int kSpanWarps = 8, kSpanThreads = kSpanWarps * 32;
 
 // The part of a span that a launch works on; chunks are counted from the span's first.
 struct SpanPart {

@@ -78,7 +78,7 @@ class MoePlain final : public MoeCuda {
     if (bounds.rows == 0) return;
     const Buffers b = buffers(device().workspace(), bounds.rows);
     multiply_plain(device(), bounds.rows, args_, experts_, b.h, b.z);
-    sum_pairs(device(), bounds.rows, args_, nullptr, b.z);
+    sum_pairs(device(), bounds.rows, args_, b.z);
   }
 
  private:
@@ -105,72 +105,37 @@ class MoeTiles final : public MoeCuda {
   MoeTiles(CudaDevice& device, std::string name, const MoeArgs& args) : MoeCuda(device, std::move(name), args) {
     allow_plan(device, this->name(), count_);
     experts_ = upload_experts(device, args);
-    allow_products(experts_.gate_up.format);
-    allow_products(experts_.down.format);
-    device.reserve_workspace(buffers(nullptr, args.max_rows).bytes);
+    for (const ExpertTiles& side : {experts_.gate_up, experts_.down}) {
+      allow_few(device, this->name(), side);
+      allow_many(side.format);
+    }
+    StepBuffers buffers;
+    device.reserve_workspace(lay_out(nullptr, args.max_rows, buffers));
   }
 
   void enqueue(const StepBounds& bounds) override {
     if (bounds.rows == 0) return;
-    const Buffers b = buffers(device().workspace(), bounds.rows);
-    const int32_t tile_rows =
-        pair_tile_rows(bounds.rows, args_.top_k, count_, experts_.gate_up.format, experts_.down.format);
-    const bool many = tile_rows > kMostFewRows;
-    const PlanArgs plan{.ids = args_.ids,
-                        .experts = static_cast<int32_t>(count_),
-                        .top_k = static_cast<int32_t>(args_.top_k),
-                        .tile_rows = tile_rows,
-                        .x = args_.x,
-                        .x_stride = args_.x_stride,
-                        .in = args_.in,
-                        .rounded = many ? nullptr : b.x,
-                        .width = experts_.gate_up.width()};
-    plan_pairs(device(), bounds.rows, plan, b.plan);
-    if (many) gather_pairs(device(), bounds.rows, plan, b.plan, b.x);
-    multiply_pairs(device(), tile_rows,
-                   {.experts = experts_.gate_up,
-                    .plan = b.plan,
-                    .x = b.x,
-                    .row_of = b.plan.row_of,
-                    .out = {.hidden = true,
-                            .h = {.act = args_.act,
-                                  .gate_bias = args_.gate_bias,
-                                  .up_bias = args_.up_bias,
-                                  .inter = args_.inter,
-                                  .h = b.h,
-                                  .width = experts_.down.width(),
-                                  .columns = many}}});
-    multiply_pairs(device(), tile_rows,
-                   {.experts = experts_.down,
-                    .plan = b.plan,
-                    .x = b.h,
-                    .out = {.z = {.bias = args_.down_bias, .out = args_.out, .z = b.z}}});
-    sum_pairs(device(), bounds.rows, args_, b.plan.places, b.z);
+    StepBuffers buffers;
+    lay_out(device().workspace(), bounds.rows, buffers);
+    const ExpertStep step(device(), bounds.rows, args_, count_, experts_, buffers);
+    step.plan();
+    step.gate_up();
+    step.down();
+    step.sum();
   }
 
  private:
-  struct Buffers {
-    PairPlan plan;
-    uint16_t* x;  // [rows, in with padding], or of every pair in columns
-    uint16_t* h;  // [pairs, inter with padding], or in columns
-    float* z;     // [pairs, out]
-    int64_t bytes;
-  };
-  // The parts lie where they do for these rows: a step of fewer has others.
-  Buffers buffers(std::byte* base, int64_t rows) const {
+  // The parts lie where they do for these rows: a step of fewer has others. Returns the bytes of all.
+  int64_t lay_out(std::byte* base, int64_t rows, StepBuffers& b) const {
     Layout layout(base);
     const int64_t pairs = rows * args_.top_k;
-    Buffers b{};
     b.plan.tile_count = layout.take<int32_t>(1);
     b.plan.tiles = layout.take<PairTile>(pairs);
-    b.plan.row_of = layout.take<int32_t>(pairs);
-    b.plan.places = layout.take<int32_t>(pairs);
-    const int64_t in_columns = pairs + 7 * std::min(pairs, count_);  // an expert's last column may not be full
-    b.x = layout.take<uint16_t>(in_columns * experts_.gate_up.width());
-    b.h = layout.take<uint16_t>(in_columns * experts_.down.width());
+    b.plan.pairs = layout.take<int32_t>(pairs);
+    b.x = layout.take<uint16_t>(rows * experts_.gate_up.width());
+    b.h = layout.take<uint16_t>(pairs * experts_.down.width());
     b.z = layout.take<float>(pairs * args_.out);
-    b.bytes = layout.bytes();
-    return b;
+    return layout.bytes();
   }
 
   TiledExperts experts_;

@@ -1,6 +1,7 @@
 // The launches of a step of experts, each alone and together: Kimi Linear (256 experts, top 8) in BF16 and MXFP4, Kimi
 // K3 (896, top 16, latent width) in MXFP4. Routings take turns, so that weights come from memory as in a model.
 #include <cmath>
+#include <cstdlib>
 #include <random>
 
 #include "bench/cuda_timing.h"
@@ -50,22 +51,22 @@ ExpertTiles random_experts(CudaDevice& device, const Model& m, int64_t out, int6
 }
 
 struct Set {
-  int32_t* ids;
-  PairPlan plan;
+  MoeArgs args;
+  StepBuffers buffers;
 };
 
 class ModelBench {
  public:
   ModelBench(CudaDevice& device, bench::CudaReport& report, const Model& model)
       : device_(device), report_(report), m_(model) {
-    gate_up_ = random_experts(device, m_, 2 * m_.inter, m_.in);
-    down_ = random_experts(device, m_, m_.out, m_.inter);
+    experts_ = {random_experts(device, m_, 2 * m_.inter, m_.in), random_experts(device, m_, m_.out, m_.inter)};
     allow_plan(device, m_.name, m_.experts);
-    allow_products(m_.format);
+    for (const ExpertTiles& side : {experts_.gate_up, experts_.down}) allow_few(device, m_.name, side);
+    allow_many(m_.format);
     const int64_t pairs = kMostTokens * m_.top_k;
     x_ = random_array<float>(device, kMostTokens * m_.in);
-    rounded_ = random_array<uint16_t>(device, (pairs + 8 * m_.experts) * gate_up_.width());
-    h_ = random_array<uint16_t>(device, (pairs + 8 * m_.experts) * down_.width());
+    rounded_ = random_array<uint16_t>(device, kMostTokens * experts_.gate_up.width());
+    h_ = random_array<uint16_t>(device, pairs * experts_.down.width());
     z_ = random_array<float>(device, pairs * m_.out);
     y_ = random_array<float>(device, kMostTokens * m_.out);
     weights_ = random_array<float>(device, pairs);
@@ -82,27 +83,35 @@ class ModelBench {
     step.rows = tokens_;
     device_.stage(step);
     const double products = static_cast<double>(tokens_ * m_.top_k) * static_cast<double>(m_.inter);
-    line("plan", 0, 0, 0, [&](const Set& set) { plan(set); });
+    line("plan", 0, 0, 0, [](const ExpertStep& step) { step.plan(); });
     line("gate up", gate_up, 4 * products * static_cast<double>(m_.in), m_.peer_gate_up[which],
-         [&](const Set& set) { multiply_gate_up(set); });
+         [](const ExpertStep& step) { step.gate_up(); });
     line("down", down, 2 * products * static_cast<double>(m_.out), m_.peer_down[which],
-         [&](const Set& set) { multiply_down(set); });
-    line("sum", 0, 0, 0, [&](const Set& set) { sum(set); });
-    line("whole", gate_up + down, 2 * products * static_cast<double>(2 * m_.in + m_.out), 0, [&](const Set& set) {
-      plan(set);
-      multiply_gate_up(set);
-      multiply_down(set);
-      sum(set);
-    });
+         [](const ExpertStep& step) { step.down(); });
+    line("sum", 0, 0, 0, [](const ExpertStep& step) { step.sum(); });
+    line("whole", gate_up + down, 2 * products * static_cast<double>(2 * m_.in + m_.out), 0,
+         [](const ExpertStep& step) {
+           step.plan();
+           step.gate_up();
+           step.down();
+           step.sum();
+         });
   }
 
  private:
   void route(int sets) {
     while (static_cast<int>(sets_.size()) < sets) {
       const int64_t pairs = kMostTokens * m_.top_k;
-      sets_.push_back({device_.allocate_array<int32_t>(pairs),
-                       {device_.allocate_array<int32_t>(1), device_.allocate_array<PairTile>(pairs),
-                        device_.allocate_array<int32_t>(pairs), device_.allocate_array<int32_t>(pairs)}});
+      MoeArgs args{.in = m_.in, .inter = m_.inter, .out = m_.out, .top_k = m_.top_k, .act = m_.act};
+      args.x = x_;
+      args.x_stride = m_.in;
+      args.ids = device_.allocate_array<int32_t>(pairs);
+      args.weights = weights_;
+      args.y = y_;
+      args.y_stride = m_.out;
+      const PairPlan plan{device_.allocate_array<int32_t>(1), device_.allocate_array<PairTile>(pairs),
+                          device_.allocate_array<int32_t>(pairs)};
+      sets_.push_back({args, {plan, rounded_, h_, z_}});
     }
     sets_in_use_ = sets;
     std::mt19937 random(1);
@@ -116,14 +125,17 @@ class ModelBench {
         ids.insert(ids.end(), all.begin(), all.begin() + m_.top_k);
         std::sort(ids.end() - m_.top_k, ids.end());
       }
-      device_.to_device(sets_[static_cast<size_t>(set)].ids, ids.data(), static_cast<int64_t>(ids.size()) * 4);
+      device_.to_device(const_cast<int32_t*>(sets_[static_cast<size_t>(set)].args.ids), ids.data(),
+                        static_cast<int64_t>(ids.size()) * 4);
     }
   }
 
   template <class Call>
   void line(const char* what, double bytes, double flops, double peer_us, Call call) {
-    const bench::CudaTiming timing =
-        bench::time_calls(device_, {.sets = sets_in_use_}, [&](int set) { call(sets_[static_cast<size_t>(set)]); });
+    const bench::CudaTiming timing = bench::time_calls(device_, {.sets = sets_in_use_}, [&](int i) {
+      const Set& set = sets_[static_cast<size_t>(i)];
+      call(ExpertStep(device_, tokens_, set.args, m_.experts, experts_, set.buffers));
+    });
     bench::BenchRow row{.what = concat("moe ", what, " ", m_.name),
                         .shape = concat("tokens=", tokens_),
                         .us = timing.us,
@@ -133,53 +145,14 @@ class ModelBench {
     report_.add(row);
     if (peer_us == 0) return;
     row.us = peer_us;
-    row.by = "torch";
+    row.by = "torch (table)";
     report_.add(row);
-  }
-
-  int32_t tile_rows() const { return pair_tile_rows(tokens_, m_.top_k, m_.experts, m_.format, m_.format); }
-  bool many() const { return tile_rows() > kMostFewRows; }
-  void plan(const Set& set) {
-    const PlanArgs plan{.ids = set.ids,
-                        .experts = static_cast<int32_t>(m_.experts),
-                        .top_k = static_cast<int32_t>(m_.top_k),
-                        .tile_rows = tile_rows(),
-                        .x = x_,
-                        .x_stride = m_.in,
-                        .in = m_.in,
-                        .rounded = many() ? nullptr : rounded_,
-                        .width = gate_up_.width()};
-    plan_pairs(device_, tokens_, plan, set.plan);
-    if (many()) gather_pairs(device_, tokens_, plan, set.plan, rounded_);
-  }
-  void multiply_gate_up(const Set& set) {
-    multiply_pairs(
-        device_, tile_rows(),
-        {.experts = gate_up_,
-         .plan = set.plan,
-         .x = rounded_,
-         .row_of = set.plan.row_of,
-         .out = {.hidden = true,
-                 .h = {.act = m_.act, .inter = m_.inter, .h = h_, .width = down_.width(), .columns = many()}}});
-  }
-  void multiply_down(const Set& set) {
-    multiply_pairs(device_, tile_rows(),
-                   {.experts = down_, .plan = set.plan, .x = h_, .out = {.z = {.out = m_.out, .z = z_}}});
-  }
-  void sum(const Set& set) {
-    MoeArgs args;
-    args.out = m_.out;
-    args.top_k = m_.top_k;
-    args.weights = weights_;
-    args.y = y_;
-    args.y_stride = m_.out;
-    sum_pairs(device_, tokens_, args, set.plan.places, z_);
   }
 
   CudaDevice& device_;
   bench::CudaReport& report_;
   Model m_;
-  ExpertTiles gate_up_, down_;
+  TiledExperts experts_;
   float *x_, *z_, *y_, *weights_;
   uint16_t *rounded_, *h_;
   std::vector<Set> sets_;
@@ -207,6 +180,7 @@ constexpr Model kModels[] = {
 }  // namespace
 }  // namespace weir
 
+// Arguments, optional: part of a model's name, rows of a step.
 int main(int argc, char** argv) {
   using namespace weir;
   if (const std::string why = why_no_cuda(); !why.empty()) {
@@ -218,6 +192,8 @@ int main(int argc, char** argv) {
     const std::unique_ptr<CudaDevice> device = open_cuda();
     bench::CudaReport report(*device);
     ModelBench bench(*device, report, model);
-    for (size_t i = 0; i < std::size(kTokens); ++i) bench.run(i);
+    for (size_t i = 0; i < std::size(kTokens); ++i) {
+      if (argc <= 2 || std::atoi(argv[2]) == kTokens[i]) bench.run(i);
+    }
   }
 }

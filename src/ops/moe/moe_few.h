@@ -8,11 +8,14 @@
 namespace weir {
 
 struct ExpertProduct;
+struct FewLaunch;
+struct StepView;
 
 struct FewKernel {
-  void (*kernel)(ExpertProduct) = nullptr;
-  int warps = 0;
-  int64_t ring_bytes = 0;  // of a warp
+  void (*kernel)(ExpertProduct, FewLaunch, const StepView*) = nullptr;
+  int warps = 0;           // that multiply; one more brings rows
+  int blocks = 0;          // of a multiprocessor
+  int64_t ring_bytes = 0;  // of a block
 };
 
 // For tiles of up to 8 pairs, or up to 32.

@@ -1,6 +1,7 @@
 // Launches of moe_few_cuda.cuh.
 #include <algorithm>
 
+#include "base/error.h"
 #include "ops/moe/moe_few_cuda.cuh"
 
 namespace weir {
@@ -13,30 +14,65 @@ FewKernel few_kernel(TileFormat format, bool one_column) {
   return {};
 }
 
+// Blocks of a multiprocessor, and what each has.
+struct FewShape {
+  int blocks = 0;
+  int64_t shared_bytes = 0;  // dynamic
+  int32_t row_slots = 0;
+};
+
+// Shared memory of a block when there are so many.
+int64_t shared_bytes(const CudaDevice& device, int blocks) {
+  constexpr int64_t kReserved = 1024, kStatic = 4096;  // of a block
+  return ((device.shared_limit() + kReserved) / blocks - kReserved - kStatic) / 128 * 128;
+}
+
+// As many blocks as the kernel is made for, or fewer that have room for some rows of this width.
+FewShape few_shape(const CudaDevice& device, const FewKernel& few, int64_t width, int32_t parts, int32_t rows) {
+  constexpr int32_t kLeastSlots = 4;
+  for (int blocks = few.blocks;; --blocks) {
+    const int64_t bytes = shared_bytes(device, blocks);
+    const int64_t left = bytes - few.ring_bytes - (parts > 1 ? few.warps * kPartBytes : 0);
+    const auto slots = static_cast<int32_t>(left / row_stride(width));
+    if (blocks == 1 || slots >= std::min(rows, kLeastSlots)) return {blocks, bytes, slots};
+  }
+}
+
+bool one_column(int32_t wanted_tile_rows) { return wanted_tile_rows <= 8; }
+
 }  // namespace
 
-void allow_products(TileFormat format) {
-  for (const bool one_column : {true, false}) {
-    const FewKernel few = few_kernel(format, one_column);
-    cuda::allow_shared(few.kernel, few.warps * few.ring_bytes);
+void allow_few(const CudaDevice& device, const std::string& name, const ExpertTiles& side) {
+  for (const bool one : {true, false}) {
+    const FewKernel few = few_kernel(side.format, one);
+    cuda::allow_shared(few.kernel, shared_bytes(device, 1));
+    if (few_shape(device, few, side.width(), 2, 1).row_slots < 1) {
+      fail(name, ": rows of ", side.width(), " do not fit into this GPU's shared memory");
+    }
   }
-  allow_many(format);
 }
 
-int32_t pair_tile_rows(int32_t rows, int64_t top_k, int64_t experts, TileFormat gate_up, TileFormat down) {
-  constexpr int64_t kRowsForMany = 16;  // of an expert, on average: the weights' time is then no longer all
-  const int32_t many = std::min(many_tile_rows(gate_up), many_tile_rows(down));
-  if (many > 0 && rows * top_k >= kRowsForMany * experts) return many;
-  return rows <= 8 ? 8 : kMostFewRows;
+int32_t few_tile_rows(const CudaDevice& device, int32_t rows, const ExpertTiles& side) {
+  const FewKernel few = few_kernel(side.format, one_column(rows));
+  return std::min(rows, few_shape(device, few, side.width(), 2, rows).row_slots);
 }
 
-void multiply_pairs(CudaDevice& device, int32_t tile_rows, const ExpertProduct& product) {
-  if (tile_rows > kMostFewRows) return multiply_many_pairs(device, product);
-  const FewKernel few = few_kernel(product.experts.format, tile_rows <= 8);
-  cuda::launch(
-      device,
-      {.grid = device.sm_count(), .block = few.warps * 32, .shared_bytes = few.warps * few.ring_bytes, .overlap = true},
-      few.kernel, product);
+void multiply_few_pairs(CudaDevice& device, const StepShape& shape, const ExpertProduct& product) {
+  constexpr int64_t kStripsForParts = 4;  // of a warp, at most
+  const bool one = one_column(shape.wanted_tile_rows);
+  const FewKernel few = few_kernel(product.experts.format, one);
+  const int32_t segments = product.experts.segments;
+  const int64_t warps = int64_t{few.blocks} * device.sm_count() * few.warps;
+  const bool split = one && segments > 1 && segments <= few.warps &&
+                     int64_t{shape.pairs} * product.experts.strips < kStripsForParts * warps;
+  const int32_t parts = split ? segments : 1;
+  const FewShape fit = few_shape(device, few, product.experts.width(), parts, shape.wanted_tile_rows);
+  cuda::launch(device,
+               {.grid = int64_t{fit.blocks} * device.sm_count(),
+                .block = (few.warps + 1) * 32,
+                .shared_bytes = fit.shared_bytes,
+                .overlap = true},
+               few.kernel, product, FewLaunch{.row_slots = fit.row_slots, .parts = parts}, device.step());
 }
 
 }  // namespace weir

@@ -52,6 +52,10 @@ T load_stream(const T* p) {
   return *p;
 }
 template <class T>
+void load_stream_into(T& v, const T* p, bool live) {
+  if (live) v = *p;
+}
+template <class T>
 void store_stream(T* p, T value) {
   detail::require_aligned(p, sizeof(T), "a streaming store's address");
   *p = value;
@@ -128,6 +132,7 @@ inline void bulk_load(void* to_shared, const void* from, int bytes, uint64_t* ba
   detail::require_bulk(to_shared, from, bytes);
   emulated::current_block->bulk_loads.push_back({to_shared, from, static_cast<size_t>(bytes), barrier});
 }
+inline void bulk_prefetch(const void* from, int bytes) { detail::require_bulk(nullptr, from, bytes); }
 inline void tensor_load(void* to_shared, const TensorMap* map, int column, int row, uint64_t* barrier) {
   detail::require_aligned(to_shared, 1024, "a box's shared address");
   const Matrix& matrix = map->matrix;

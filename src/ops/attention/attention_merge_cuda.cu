@@ -1,0 +1,70 @@
+#include <algorithm>
+
+#include "ops/attention/attention_mma.h"
+#include "ops/attention/attention_softmax_cuda.cuh"
+
+namespace weir {
+namespace {
+
+constexpr int kBatch = 8;  // pieces whose loads are under way together
+
+// A block for a query; a thread for four dimensions.
+__global__ void __launch_bounds__(128)
+    merge_attention_kernel(const StepView* step, const __grid_constant__ MmaAttention a) {
+  const int64_t row = blockIdx.x;
+  const int head = blockIdx.y, d = threadIdx.x * 4;
+  cuda::ptx::let_next_start();
+  if (row >= step->rows) return;
+  const AttentionGeometry& g = a.geometry;
+  const int kv_head = head / g.q_per_kv, of_kv = head % g.q_per_kv, group = of_kv / g.tile_heads;
+  const int heads = min(g.tile_heads, g.q_per_kv - group * g.tile_heads);
+  cuda::ptx::wait_for_previous();
+  const MergeRow of = a.merge_rows[row];
+  if (of.slots == 0 || d >= a.slot.dims) return;
+  const int query = (static_cast<int>(row) - of.first_row) * heads + of_kv % g.tile_heads;
+  const float* slot =
+      a.partials + static_cast<int64_t>(of.unit + (kv_head * g.head_groups + group) * of.slots) * a.slot.floats();
+  const float* values = slot + query * a.slot.dims + d;
+  const float* max_sums = slot + a.slot.queries * a.slot.dims + query * 2;
+  mma::MaxSum all;
+  float4 acc{};
+  for (int first = 0; first < of.pieces; first += kBatch) {
+    float4 next[kBatch];
+    float2 max_sum[kBatch];
+#pragma unroll
+    for (int i = 0; i < kBatch; ++i) {
+      const int64_t at = (first + i < of.pieces ? first + i : first) * a.slot.floats();
+      next[i] = *reinterpret_cast<const float4*>(values + at);
+      max_sum[i] = *reinterpret_cast<const float2*>(max_sums + at);
+    }
+#pragma unroll
+    for (int i = 0; i < kBatch; ++i) {
+      if (first + i >= of.pieces) break;
+      const mma::MaxSum piece{max_sum[i].x, max_sum[i].y};
+      if (first + i == 0) {
+        all = piece, acc = next[i];
+        continue;
+      }
+      const mma::Merge merge = mma::merge(all, piece);
+      acc.x = fmaf(acc.x, merge.keep, next[i].x * merge.add);
+      acc.y = fmaf(acc.y, merge.keep, next[i].y * merge.add);
+      acc.z = fmaf(acc.z, merge.keep, next[i].z * merge.add);
+      acc.w = fmaf(acc.w, merge.keep, next[i].w * merge.add);
+    }
+  }
+  const float scale = mma::out_scale(all, a.args.sinks, head);
+  float* out = a.args.out + row * a.args.out_stride + head * a.args.value_dim + d;
+  const float result[4] = {acc.x * scale, acc.y * scale, acc.z * scale, acc.w * scale};
+  for (int i = 0; i < 4 && d + i < a.args.value_dim; ++i) out[i] = result[i];
+}
+
+}  // namespace
+
+void launch_merge(CudaDevice& device, const StepBounds& bounds, const MmaAttention& attention) {
+  cuda::launch(
+      device,
+      {.grid = {bounds.rows, attention.args.heads}, .block = std::max(32, attention.slot.dims / 4), .overlap = true},
+      merge_attention_kernel, device.step(), attention);
+}
+
+}  // namespace weir

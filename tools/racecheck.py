@@ -1,0 +1,89 @@
+#!/usr/bin/env python3
+"""Runs a program under compute-sanitizer's racecheck and fails for every report that tests/racecheck_suppressions.txt does
+not explain.
+
+    tools/racecheck.py build/kda_layer_cuda_test --gtest_filter='*Whole*'
+
+A line of that file: PROGRAM FILE TAG FUNCTION FUNCTION. It covers hazards of the program between accesses in the two
+functions (the innermost, after inlining), and only while src/FILE has the comment "racecheck TAG: ..." beside the barrier
+that orders them.
+"""
+
+import argparse
+import pathlib
+import re
+import subprocess
+import sys
+from collections import Counter
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+ACCESS = re.compile(r"(Read|Write) Thread .* at (.*?)\+0x[0-9a-f]+ in (\S+):(\d+)")
+
+
+def function_name(signature):
+    """`ns::f<x>(int, ns::T*)` -> `f`"""
+    head = signature.split("(")[0]
+    head = re.sub(r"<.*", "", head)
+    return head.split("::")[-1].split()[-1]
+
+
+def suppressions(program):
+    out = []
+    for number, line in enumerate((ROOT / "tests/racecheck_suppressions.txt").read_text().splitlines(), 1):
+        fields = line.split("#")[0].split()
+        if not fields:
+            continue
+        if len(fields) != 5:
+            sys.exit(f"tests/racecheck_suppressions.txt:{number}: expected PROGRAM FILE TAG FUNCTION FUNCTION, found {line!r}")
+        name, file, tag, *functions = fields
+        source = ROOT / "src" / file
+        if not source.exists() or f"racecheck {tag}:" not in source.read_text():
+            sys.exit(f"tests/racecheck_suppressions.txt:{number}: src/{file} has no comment 'racecheck {tag}:'")
+        if name == program:
+            out.append((tag, sorted(functions)))
+    return out
+
+
+def hazards(output):
+    """Pairs of accesses, [(kind, function, file:line), ...], and how often."""
+    found, current = Counter(), None
+    for line in output.splitlines():
+        if "hazard detected" in line:
+            current = [re.search(r"(\w+) hazard", line).group(1)]
+        elif current is not None and (access := ACCESS.search(line)):
+            kind, signature, file, number = access.groups()
+            current.append((kind, function_name(signature), f"{pathlib.Path(file).name}:{number}"))
+            if len(current) == 3:
+                found[tuple(current)] += 1
+                current = None
+    return found
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("program")
+    args, rest = parser.parse_known_args()
+    known = suppressions(pathlib.Path(args.program).name)
+    result = subprocess.run(["compute-sanitizer", "--tool", "racecheck", "--racecheck-report", "hazard", "--print-limit",
+                             "100000", "--show-backtrace", "no", args.program, *rest], capture_output=True, text=True)
+    output = result.stdout + result.stderr
+    if "COMPUTE-SANITIZER" not in output:
+        sys.exit(f"compute-sanitizer did not run: {output[:500]}")
+    unexplained, explained = [], Counter()
+    for (hazard, first, second), count in sorted(hazards(output).items()):
+        tags = [tag for tag, functions in known if functions == sorted([first[1], second[1]])]
+        if tags:
+            explained[tags[0]] += count
+        else:
+            unexplained.append(f"{hazard} x {count}: {first[0]} {first[1]} {first[2]}, {second[0]} {second[1]} {second[2]}")
+    ran = re.findall(r"\[  PASSED  \] \d+ tests?\.|\[  FAILED  \].*", output)
+    print(f"{args.program}: {' '.join(ran) or 'no test ran'}; explained: "
+          f"{', '.join(f'{tag} x {n}' for tag, n in explained.items()) or 'none'}; unexplained: {len(unexplained)}")
+    for line in unexplained:
+        print("  " + line)
+    passed = bool(ran) and not any("FAILED" in line for line in ran)
+    sys.exit(0 if passed and not unexplained else 1)
+
+
+if __name__ == "__main__":
+    main()
