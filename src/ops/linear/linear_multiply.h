@@ -6,8 +6,9 @@
 // global memory and are added in the order of the segments. A multiprocessor has room for two blocks, so that the next
 // kernel's block is there, its ring full of weights, when the one before ends.
 //
-// More: groups of four warps multiply 64 outputs each with up to 128 rows of BF16 (FP32 ones a kernel before has
-// rounded), which a block's groups share; segments one after the other, or one segment as with few rows.
+// More, or 16-bit weights of large matrices: groups of four warps multiply 64 outputs each with up to 128 rows of BF16
+// (FP32 ones a kernel before has rounded), which a block's groups share. A block takes all segments one after the other,
+// or some; with few rows' order of sums, and so the same bits.
 #pragma once
 
 #include "base/step_view.h"

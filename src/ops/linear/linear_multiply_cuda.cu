@@ -13,6 +13,7 @@ namespace {
 inline constexpr int32_t kFewRows = 8;          // at most, of the kernel for few
 inline constexpr int32_t kMostSplitRows = 512;  // of launches whose blocks may take one segment
 inline constexpr int kRoundThreads = 256;
+inline constexpr int kMostMeeting = 32;  // segments of a block that meet in shared memory, with few rows
 
 int64_t rounded_stride(const MultiplyArgs& args) { return (args.in + 7) / 8 * 8; }
 
@@ -97,10 +98,17 @@ FewGrid few_grid(CudaDevice& device, TileFormat format, const MultiplyArgs& args
   return best;
 }
 
+// Sixteen-bit weights need no decoding: but for the fewest rows and matrices that are not large, groups of four warps
+// are ahead (measured).
+bool few_rows_pay(CudaDevice& device, TileFormat format, const MultiplyArgs& args, int32_t rows) {
+  if (rows > kFewRows) return false;
+  if (format != TileFormat::kBf16 && format != TileFormat::kF16) return true;
+  const FewGrid grid = few_grid(device, format, args, rows);
+  return rows <= kFewRows / 2 && grid.block_strips * grid.block_segments <= kMostMeeting;
+}
+
 void launch_few_rows(CudaDevice& device, TileFormat format, MultiplyArgs args, int32_t rows) {
-  constexpr int kMostMeeting = 32;            // segments of a block that meet in shared memory
   constexpr int64_t kLeastShared = 77 << 10;  // keeps three blocks off a multiprocessor
-  constexpr int64_t kLargeBytes = 320 << 10;  // of weights of a block
   const FewRowsKernel kernel = few_rows_kernel(format);
   const FewGrid grid = few_grid(device, format, args, rows);
   place_parts(args, grid.block_strips);
@@ -111,10 +119,10 @@ void launch_few_rows(CudaDevice& device, TileFormat format, MultiplyArgs args, i
   args.whole_strips = grid.splits == 1 && runs > kMostMeeting;
   const int work = args.whole_strips ? grid.block_strips : runs;
   const int rounds = (work + kFewWarps - 1) / kFewWarps;
-  const int warps = (work + rounds - 1) / rounds;  // none of which has less to do, if possible
-  // Large matrices need more on its way than half of shared memory holds.
-  const bool large = runs * args.segment_tiles * tile_bytes(format) > kLargeBytes;
-  const int64_t room = large ? device.shared_limit() : (device.shared_limit() - 1024) / 2;
+  // All have as much to do where the last round would leave most idle.
+  const bool even = work < kFewWarps || (work % kFewWarps != 0 && work % kFewWarps < kFewWarps / 2);
+  const int warps = even ? (work + rounds - 1) / rounds : kFewWarps;
+  const int64_t room = (device.shared_limit() - 1024) / 2;
   const bool meet = grid.splits == 1 && args.segments > 1 && !args.whole_strips;
   const int64_t x_bytes = few_x_bytes(args, grid.block_segments, rows) + (meet ? int64_t{runs} * 512 : 0);
   const int64_t stages = (args.segment_tiles + kernel.stage_tiles - 1) / kernel.stage_tiles;
@@ -155,7 +163,6 @@ int64_t partial_bytes(CudaDevice& device, TileFormat format, MultiplyArgs args, 
   if (args.segments == 1) return 0;
   int64_t eights = args.strips;
   for (const int32_t most : {16, 32, 64, 128, 256, 384, 512}) {  // rows that are served alike
-    if (rows <= kFewRows) break;
     const WideKernel kernel = wide_kernel(format, most);
     const WideGrid grid = wide_grid(device, kernel, args, most);
     if (grid.block_segments < args.segments) {
@@ -183,10 +190,15 @@ void launch_wide(CudaDevice& device, TileFormat format, MultiplyArgs args, std::
       return device.launched(error);
     }
   }
+  // No more blocks are let onto one multiprocessor than are needed, while others have fewer.
+  constexpr int64_t kReserved = 1024;  // of shared memory, by the system for each block
+  const int resident = std::min((grid.items(args) + device.sm_count() - 1) / device.sm_count(), kernel.blocks);
+  const int64_t one_less =
+      resident > 1 ? (device.shared_limit() + kReserved) / (resident + 1) - kReserved + 16 : kernel.shared_bytes;
   cuda::launch(device,
                {.grid = std::min(grid.items(args), device.sm_count() * kernel.blocks),
                 .block = kernel.threads,
-                .shared_bytes = kernel.shared_bytes,
+                .shared_bytes = std::max(kernel.shared_bytes, one_less / 16 * 16),
                 .overlap = true},
                kernel.kernel, args, x_maps);
 }
@@ -207,7 +219,7 @@ int64_t multiply_bytes(CudaDevice& device, TileFormat format, const MultiplyArgs
 void multiply_tiles(CudaDevice& device, TileFormat format, MultiplyArgs args, std::byte* workspace, int32_t rows) {
   if (rows == 0) return;
   args.partials = reinterpret_cast<float*>(workspace + rounded_bytes(args, rows));
-  if (rows <= kFewRows) return launch_few_rows(device, format, args, rows);
+  if (few_rows_pay(device, format, args, rows)) return launch_few_rows(device, format, args, rows);
   launch_wide(device, format, args, workspace, rows);
 }
 

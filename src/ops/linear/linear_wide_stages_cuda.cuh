@@ -46,7 +46,8 @@ struct WideShape {
   static constexpr int kGroups = kGroups_;
   static constexpr int kStrips = 4 * kGroups;           // a warp's each
   static constexpr int kThreads = 128 * (kGroups + 1);  // registers are dealt out by groups of four warps
-  static constexpr int kBlocks = kRows > 64 ? 1 : kRows > 32 ? 2 : kRows > 16 ? 3 : 4;  // of a multiprocessor
+  // Of a multiprocessor: decoding takes many warps.
+  static constexpr int kBlocks = kRows > 64 ? 1 : kRows > 32 || Operand::kBytes >= 2048 ? 2 : kRows > 16 ? 3 : 4;
   // Of a thread that fills rings, and of one that multiplies.
   static constexpr int kAllRegisters = 65536 / (kThreads * kBlocks) / 8 * 8;
   static constexpr int kFillerRegisters = Operand::kMinima ? 56 : 32;
@@ -189,7 +190,7 @@ __device__ inline void sum_x(const Items& items, int segment_tiles, Stages stage
       stages.x_ring.wait_full();
       const uint32_t x = cuda::ptx::shared_address(stages.x()) + lane % 8 * 128;
       float* totals = stages.totals();
-#pragma unroll 2
+#pragma unroll 4
       for (int c = 0; c < kRows / 8; ++c) {
 #pragma unroll
         for (int pair = 0; pair < 2; ++pair) {
