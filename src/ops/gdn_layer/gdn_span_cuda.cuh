@@ -13,6 +13,7 @@ using kda::kSpanThreads;
 using kda::kSpanWarps;
 
 constexpr int kStages = 6, kAhead = 5;
+constexpr int kComputeRegisters = 208, kOutputRegisters = 88;  // of a thread: 64,512 in all
 
 struct alignas(1024) SpanStage {
   std::byte keys[kKeyBlockBytes];  // swizzled operands start at multiples of 1024
@@ -322,10 +323,10 @@ __global__ void __launch_bounds__(kSpanThreads + kda::kOutputThreads, 1)
   if (thread < kDim) shared.outputs.norm_weight[thread] = layer.norm_weight[thread];
   __syncthreads();
   if (thread >= kSpanThreads) {
-    ptx::lower_registers<kda::kOutputRegisters>();
+    ptx::lower_registers<kOutputRegisters>();
     for_parts(step, layer, range, spans, [&](const SpanPart& part) { run_outputs(shared, part, blocks); });
   } else {
-    ptx::raise_registers<kda::kComputeRegisters>();
+    ptx::raise_registers<kComputeRegisters>();
     for_parts(step, layer, range, spans, [&](const SpanPart& part) {
       constexpr int kCarry = kDim * kDim / 4;
       float s[64];

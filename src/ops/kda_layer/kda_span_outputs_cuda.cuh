@@ -8,8 +8,7 @@ namespace weir::kda {
 
 constexpr int kSpanWarps = 8, kSpanThreads = kSpanWarps * 32;  // that compute
 constexpr int kOutputWarps = 4, kOutputThreads = kOutputWarps * 32;
-constexpr int kComputeRegisters = 184, kOutputRegisters = 136;  // of a thread: 64,512 in all
-constexpr int kOutputPitch = 132, kValuePitch = 272;            // of o's and v's rows, without bank conflicts
+constexpr int kOutputPitch = 132, kValuePitch = 272;  // of o's and v's rows, without bank conflicts
 
 // o of two chunks in turn.
 struct Outputs {
