@@ -4,8 +4,9 @@ not explain.
 
     tools/racecheck.py build/kda_layer_cuda_test --gtest_filter='*Whole*'
 
-A line of that file: FILE TAG READER WRITER. It covers hazards between a read in the function READER and a write in WRITER
-(or another write), and only while src/FILE has the comment "racecheck TAG: ..." beside the barrier that orders the two.
+A line of that file: PROGRAM FILE TAG FUNCTION FUNCTION. It covers hazards of the program between accesses in the two
+functions (the innermost, after inlining), and only while src/FILE has the comment "racecheck TAG: ..." beside the barrier
+that orders them.
 """
 
 import argparse
@@ -26,19 +27,20 @@ def function_name(signature):
     return head.split("::")[-1].split()[-1]
 
 
-def suppressions():
+def suppressions(program):
     out = []
     for number, line in enumerate((ROOT / "tests/racecheck_suppressions.txt").read_text().splitlines(), 1):
         fields = line.split("#")[0].split()
         if not fields:
             continue
-        if len(fields) != 4:
-            sys.exit(f"tests/racecheck_suppressions.txt:{number}: expected FILE TAG READER WRITER, found {line!r}")
-        file, tag, reader, writer = fields
+        if len(fields) != 5:
+            sys.exit(f"tests/racecheck_suppressions.txt:{number}: expected PROGRAM FILE TAG FUNCTION FUNCTION, found {line!r}")
+        name, file, tag, *functions = fields
         source = ROOT / "src" / file
         if not source.exists() or f"racecheck {tag}:" not in source.read_text():
             sys.exit(f"tests/racecheck_suppressions.txt:{number}: src/{file} has no comment 'racecheck {tag}:'")
-        out.append((tag, reader, writer))
+        if name == program:
+            out.append((tag, sorted(functions)))
     return out
 
 
@@ -61,7 +63,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("program")
     args, rest = parser.parse_known_args()
-    known = suppressions()
+    known = suppressions(pathlib.Path(args.program).name)
     result = subprocess.run(["compute-sanitizer", "--tool", "racecheck", "--racecheck-report", "hazard", "--print-limit",
                              "100000", "--show-backtrace", "no", args.program, *rest], capture_output=True, text=True)
     output = result.stdout + result.stderr
@@ -69,8 +71,7 @@ def main():
         sys.exit(f"compute-sanitizer did not run: {output[:500]}")
     unexplained, explained = [], Counter()
     for (hazard, first, second), count in sorted(hazards(output).items()):
-        reader, writer = (first, second) if first[0] == "Read" else (second, first)
-        tags = [tag for tag, r, w in known if (r, w) == (reader[1], writer[1])]
+        tags = [tag for tag, functions in known if functions == sorted([first[1], second[1]])]
         if tags:
             explained[tags[0]] += count
         else:

@@ -1,5 +1,8 @@
 #include <gtest/gtest.h>
 
+#include <cmath>
+#include <cstring>
+#include <random>
 #include <vector>
 
 #include "device/cuda/ptx.h"
@@ -150,6 +153,79 @@ TEST_F(Wgmma, OperandsWithContiguousRows) {
   check_product<128, true, kMN, kK, k128>(owner);
   check_product<128, true, kMN, kMN, k128>(owner);
   check_product<64, true, kMN, kMN, kNone>(owner);
+}
+
+// --- one order of sums in every shape: what lets a row's bits not depend on the kernel that computes it
+// ---------------
+
+// The same product by m16n8k16, a warp for 16 rows.
+__global__ void __launch_bounds__(128)
+    warp_product_kernel(float* y, const uint16_t* a, const uint16_t* b, int columns) {
+  const int warp = static_cast<int>(threadIdx.x / 32), lane = static_cast<int>(threadIdx.x % 32);
+  const int g = lane / 4, c = lane % 4;
+  const auto pair = [](const uint16_t* x) { return x[0] | static_cast<uint32_t>(x[1]) << 16; };
+  for (int first = 0; first < columns; first += 8) {
+    float d[4] = {};
+    for (int k = 2 * c; k < kK; k += 16) {
+      const uint16_t* row = a + (16 * warp + g) * kK + k;
+      const uint16_t* column = b + (first + g) * kK + k;
+      const uint32_t fragment[4] = {pair(row), pair(row + 8 * kK), pair(row + 8), pair(row + 8 * kK + 8)};
+      ptx::mma_bf16(d, fragment, pair(column), pair(column + 8));
+    }
+    for (int i = 0; i < 4; ++i) y[(16 * warp + g + i / 2 * 8) * columns + first + 2 * c + i % 2] = d[i];
+  }
+}
+
+// Of many magnitudes: sums in another order, or cut elsewhere, have other bits.
+std::vector<uint16_t> rough_operand(int rows, uint64_t seed) {
+  std::mt19937_64 random(seed);
+  std::normal_distribution<float> normal;
+  std::vector<uint16_t> values;
+  for (int i = 0; i < rows * kK; ++i) {
+    values.push_back(f32_to_bf16(normal(random) * std::exp2(static_cast<float>(random() % 12))));
+  }
+  return values;
+}
+
+template <int kN, bool kSharedA, ptx::Major kMajorB>
+void check_bits(StreamOwner& owner, int& rough) {
+  constexpr ptx::Major kByK = ptx::Major::kK;
+  constexpr ptx::Swizzle kSwizzle = ptx::Swizzle::k128;
+  const std::vector<uint16_t> values_a = rough_operand(64, 3), values_b = rough_operand(kN, 4);
+  const DeviceArray<uint16_t> a(values_a), b(values_b);
+  DeviceArray<float> out(64 * kN), by_warps(64 * kN);
+  const int bytes = Layout<64, kByK, kSwizzle>::kBytes + Layout<kN, kMajorB, kSwizzle>::kBytes;
+  launch(owner, {.grid = 1, .block = 128, .shared_bytes = bytes}, product_kernel<kN, kSharedA, kByK, kMajorB, kSwizzle>,
+         out.device(), a.device(), b.device());
+  launch(owner, {.grid = 1, .block = 128}, warp_product_kernel, by_warps.device(), a.device(), b.device(), kN);
+  const std::vector<float>&x = out.host(), &y = by_warps.host();
+  EXPECT_EQ(std::memcmp(x.data(), y.data(), x.size() * sizeof(float)), 0) << "N " << kN;
+  for (size_t i = 0; i < x.size(); ++i) {
+    float descending = 0;
+    for (size_t k = kK; k-- > 0;) {
+      descending =
+          std::fmaf(bf16_to_f32(values_a[i / kN * kK + k]), bf16_to_f32(values_b[i % kN * kK + k]), descending);
+    }
+    rough += descending != x[i];
+  }
+}
+
+TEST_F(Wgmma, EveryShapeGivesTheBitsOfTheOthers) {
+  using enum ptx::Major;
+  int rough = 0;  // how many sums another order would change
+  check_bits<8, false, kK>(owner, rough);
+  check_bits<16, true, kK>(owner, rough);
+  check_bits<24, false, kK>(owner, rough);
+  check_bits<32, true, kK>(owner, rough);
+  check_bits<48, false, kK>(owner, rough);
+  check_bits<64, true, kK>(owner, rough);
+  check_bits<96, false, kK>(owner, rough);
+  check_bits<128, true, kK>(owner, rough);
+  check_bits<128, false, kMN>(owner, rough);
+  check_bits<192, true, kK>(owner, rough);
+  check_bits<256, false, kK>(owner, rough);
+  check_bits<256, true, kK>(owner, rough);
+  EXPECT_GT(rough, 1000);
 }
 
 }  // namespace

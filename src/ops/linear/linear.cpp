@@ -233,10 +233,9 @@ std::unique_ptr<BoundOp> bind_linears(Device& device, std::string name, const st
   const LinearArgs& first = parts.front();
   for (const LinearArgs& part : parts) {
     check(device, name, part);
-    if (part.x != first.x || part.x_type != first.x_type || part.x_stride != first.x_stride ||
-        part.rows != first.rows || part.activations != first.activations || part.max_rows != first.max_rows ||
-        part.weight.in != first.weight.in) {
-      fail(name, ": expected matrices that multiply the same rows");
+    if (part.x_type != first.x_type || part.rows != first.rows || part.activations != first.activations ||
+        part.max_rows != first.max_rows || part.weight.in != first.weight.in) {
+      fail(name, ": expected matrices of as many inputs, with the same type and set of rows, activations and max_rows");
     }
   }
   if (device.is_cuda()) return bind_linears_cuda(device.cuda(), std::move(name), parts);

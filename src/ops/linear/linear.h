@@ -19,7 +19,7 @@
 // is added last.
 //
 // On CUDA, otherwise: x is rounded to BF16 and multiplied on the tensor cores, which take 16 elements a step, k
-// ascending, and keep FP32 sums. `in` is padded with zeros to segments(in) = ceil(in / 2048) equal segments of a
+// ascending, and keep FP32 sums. `in` is padded with zeros to segments(in) = ceil(in / 1024) equal segments of a
 // multiple of 64. Each segment's sum begins at zero; segments are added in ascending order, the bias last. By format:
 //   BF16, MXFP4    exact weights, one chain of steps a segment
 //   F32            weights rounded to BF16, likewise
@@ -78,8 +78,9 @@ struct LinearArgs {
 std::unique_ptr<BoundOp> bind_linear(Device& device, std::string name, const LinearArgs& args);
 [[gnu::weak]] std::unique_ptr<BoundOp> bind_linear_cuda(CudaDevice& device, std::string name, const LinearArgs& args);
 
-// Several products of the same rows (x, its type and stride, row set, activations and max_rows are equal), as one op:
-// the bits are those of one after the other, but a GPU computes matrices of the same format in one launch.
+// Several products as one op: the bits are those of one after the other, but a GPU computes matrices of the same format
+// in one launch. Their inputs, x_type, row set, activations and max_rows are equal; x may be another for each, fewer
+// blocks are half empty where parts with the same x follow each other.
 std::unique_ptr<BoundOp> bind_linears(Device& device, std::string name, const std::vector<LinearArgs>& parts);
 [[gnu::weak]] std::unique_ptr<BoundOp> bind_linears_cuda(CudaDevice& device, std::string name,
                                                          const std::vector<LinearArgs>& parts);

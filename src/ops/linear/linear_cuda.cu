@@ -49,7 +49,7 @@ class LinearF32 final : public CudaOp {
   std::vector<LinearF32Args> launches_;
 };
 
-// Matrices whose tiles have the same format go into one launch.
+// Matrices whose tiles have the same format go into one launch; those of the same x follow each other.
 class LinearTiles final : public CudaOp {
  public:
   LinearTiles(CudaDevice& device, std::string name, const std::vector<LinearArgs>& parts)
@@ -81,6 +81,8 @@ class LinearTiles final : public CudaOp {
     MultiplyArgs& args = launch_of(tiled, part).args;
     args.parts[args.part_count++] = {.tiles = tiled.tiles,
                                      .bias = device().upload(part.bias, tiled.out),
+                                     .x = part.x,
+                                     .x_stride = part.x_stride,
                                      .y = part.y,
                                      .y_stride = part.y_stride,
                                      .y_type = part.y_type,
@@ -98,8 +100,6 @@ class LinearTiles final : public CudaOp {
     args.in = static_cast<int32_t>(tiled.in);
     args.segments = tiled.segments;
     args.segment_tiles = tiled.segment_tiles;
-    args.x = part.x;
-    args.x_stride = part.x_stride;
     args.x_type = part.x_type;
     args.rows = part.rows;
     return launches_.back();

@@ -404,35 +404,42 @@ TEST_F(LinearCuda, KeepsANanCodeOfE4m3) {
   for (int64_t o = 0; o < 20; ++o) EXPECT_EQ(std::isnan(product.row(1, 20)[static_cast<size_t>(o)]), o == 5) << o;
 }
 
-TEST_F(LinearCuda, MultipliesSeveralMatricesWithTheSameRowsAsOneByOne) {
+// Two of them with the same x.
+TEST_F(LinearCuda, MultipliesSeveralMatricesAsOneByOne) {
   std::mt19937 random(10);
-  const int64_t in = 2400, rows = 5;
-  const WeightFormat formats[] = {WeightFormat::kBf16, WeightFormat::kQ8_0, WeightFormat::kBf16};
-  const int64_t outs[] = {33, 16, 70};
-  Rows x(rows, in);
-  x.fill(random, Values::kUsual);
-  const DeviceBuffer<float> device_x(device(), x.data);
-  for (const Activations activations : {Activations::kF32, Activations::kAuto}) {
-    std::vector<const Weight*> weights;
-    std::vector<std::unique_ptr<DeviceBuffer<float>>> ys;
-    std::vector<LinearArgs> parts;
-    for (size_t i = 0; i < 3; ++i) {
-      weights.push_back(&keep(random_weight(random, formats[i], outs[i], in, Values::kUsual)));
-      ys.push_back(std::make_unique<DeviceBuffer<float>>(device(), rows * outs[i]));
-      parts.push_back({.weight = weights.back()->view,
-                       .x = device_x.data(),
-                       .x_stride = x.stride,
-                       .y = ys.back()->data(),
-                       .y_stride = outs[i],
-                       .activations = activations,
-                       .max_rows = static_cast<int32_t>(rows)});
-    }
-    bind_linears(device(), "several", parts)->run(step_of(rows));
-    for (size_t i = 0; i < 3; ++i) {
-      const Product together{ys[i]->values(), outs[i]};
-      const Product alone = multiply(*weights[i], nullptr, x, activations);
-      for (int64_t r = 0; r < rows; ++r) {
-        EXPECT_TRUE(same_bits(together.row(r, outs[i]), alone.row(r, outs[i]))) << "matrix " << i;
+  const int64_t in = 2400;
+  const WeightFormat formats[] = {WeightFormat::kBf16, WeightFormat::kQ8_0, WeightFormat::kBf16, WeightFormat::kBf16};
+  const int64_t outs[] = {33, 16, 70, 200};
+  std::vector<const Weight*> weights;
+  for (size_t i = 0; i < 4; ++i)
+    weights.push_back(&keep(random_weight(random, formats[i], outs[i], in, Values::kUsual)));
+  for (const int64_t rows : {1, 5, 20, 70}) {
+    Rows first(rows, in), second(rows, in);
+    first.fill(random, Values::kUsual);
+    second.fill(random, Values::kUsual);
+    Rows* xs[] = {&first, &first, &first, &second};
+    const DeviceBuffer<float> device_first(device(), first.data), device_second(device(), second.data);
+    for (const Activations activations : {Activations::kF32, Activations::kAuto}) {
+      std::vector<std::unique_ptr<DeviceBuffer<float>>> ys;
+      std::vector<LinearArgs> parts;
+      for (size_t i = 0; i < 4; ++i) {
+        ys.push_back(std::make_unique<DeviceBuffer<float>>(device(), rows * outs[i]));
+        parts.push_back({.weight = weights[i]->view,
+                         .x = xs[i] == &first ? device_first.data() : device_second.data(),
+                         .x_stride = first.stride,
+                         .y = ys.back()->data(),
+                         .y_stride = outs[i],
+                         .activations = activations,
+                         .max_rows = static_cast<int32_t>(rows)});
+      }
+      bind_linears(device(), "several", parts)->run(step_of(rows));
+      for (size_t i = 0; i < 4; ++i) {
+        const Product together{ys[i]->values(), outs[i]};
+        const Product alone = multiply(*weights[i], nullptr, *xs[i], activations);
+        for (int64_t r = 0; r < rows; ++r) {
+          ASSERT_TRUE(same_bits(together.row(r, outs[i]), alone.row(r, outs[i])))
+              << "matrix " << i << " row " << r << " of " << rows;
+        }
       }
     }
   }

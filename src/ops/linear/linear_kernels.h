@@ -10,8 +10,8 @@ namespace weir {
 
 struct FewRowsKernel {
   void (*kernel)(MultiplyArgs) = nullptr;
-  int64_t ring_bytes = 0;   // of a warp
-  int32_t most_blocks = 0;  // of a multiprocessor
+  int64_t stage_bytes = 0;  // of a warp's ring
+  int32_t stage_tiles = 0;
 };
 
 FewRowsKernel few_rows_kernel_plain(TileFormat format);  // BF16, F16, E4M3, MXFP4
@@ -23,8 +23,13 @@ inline FewRowsKernel few_rows_kernel(TileFormat format) {
   return format <= TileFormat::kIq4Nl ? few_rows_kernel_block(format) : few_rows_kernel_super(format);
 }
 
+// x of each part, in boxes of the rows of a block.
+struct WideX {
+  cuda::TensorMap of_part[kMostLinearParts];
+};
+
 struct WideKernel {
-  void (*kernel)(MultiplyArgs, cuda::TensorMap) = nullptr;
+  void (*kernel)(MultiplyArgs, WideX) = nullptr;
   int64_t shared_bytes = 0;
   int32_t rows = 0, strips = 0;  // of a block
   int32_t blocks = 0;            // of a multiprocessor

@@ -1,9 +1,10 @@
 // Products of tiled weights on the tensor cores (linear_tiles.h), in two kernels with the same bits:
 //
-// Few rows, at most eight: bound by the weights. A warp multiplies strips of sixteen outputs, by itself: its ring
-// brings their tiles; x lies in its block's shared memory, rounded by the block. A block takes one segment of its
-// strips where there are too few strips to fill the GPU; the last warp to be done with a strip then adds the segments'
-// sums in their order.
+// Few rows, at most eight: bound by the weights. Warps multiply strips of sixteen outputs, each by itself: its ring
+// brings their tiles; x lies in its block's shared memory, rounded by the block. Segments of a strip go to several
+// warps unless a block has strips enough, and to several blocks where x has too little room; sums meet in shared or in
+// global memory and are added in the order of the segments. A multiprocessor has room for two blocks, so that the next
+// kernel's block is there, its ring full of weights, when the one before ends.
 //
 // More: groups of four warps multiply 64 outputs each with up to 128 rows of BF16 (FP32 ones a kernel before has
 // rounded), which a block's groups share; segments one after the other, or one segment as with few rows.
@@ -18,15 +19,20 @@ namespace weir {
 
 inline constexpr int kMostLinearParts = 6;
 
-// One of the matrices that are multiplied with the same x.
+// One of the matrices that are multiplied together.
 struct LinearPart {
   const std::byte* tiles = nullptr;
   const float* bias = nullptr;
+  const void* x = nullptr;
+  int64_t x_stride = 0;
   void* y = nullptr;
   int64_t y_stride = 0;
   RowType y_type = RowType::kF32;
   int32_t out = 0;
   int32_t first_strip = 0;  // of all parts' strips
+  int32_t first_place = 0;  // the same where blocks deal strips out: a part with another x begins with a block
+
+  WEIR_HD int32_t strips() const { return static_cast<int32_t>((out + kTileOuts - 1) / kTileOuts); }
 };
 
 struct MultiplyArgs {
@@ -36,15 +42,18 @@ struct MultiplyArgs {
   int32_t in = 0;
   int32_t segments = 0;
   int32_t segment_tiles = 0;
-  const void* x = nullptr;
-  int64_t x_stride = 0;
   RowType x_type = RowType::kF32;
   uint32_t* counters = nullptr;  // [counter_count()], zero between launches
   const StepView* step = nullptr;
   RowSet rows = RowSet::kAll;
 
   // Set by multiply_tiles.
-  int32_t block_segments = 0;  // that a block takes: one or all
+  int32_t places = 0;          // strips with the gaps between parts
+  int32_t block_strips = 0;    // that a block takes together
+  int32_t block_segments = 0;  // the same; wide: one or all
+  int32_t splits = 0;          // blocks that share strips, with few rows
+  int32_t ring_stages = 0;     // of a warp, with few rows
+  bool whole_strips = false;   // a warp takes all segments of a strip, with few rows
   float* partials = nullptr;   // sums of segments
 
   // Of strips, for each tile of rows that blocks with a segment each may have.

@@ -10,94 +10,153 @@
 namespace weir {
 namespace {
 
-inline constexpr int32_t kFewRows = 8;          // at most, of the kernel for few
+inline constexpr int32_t kFewRows = 4;          // at most, of the kernel for few
 inline constexpr int32_t kMostSplitRows = 512;  // of launches whose blocks may take one segment
 inline constexpr int kRoundThreads = 256;
 
 int64_t rounded_stride(const MultiplyArgs& args) { return (args.in + 7) / 8 * 8; }
 
 // Rows of x as BF16, a thread for eight elements.
-__global__ void round_rows(const __grid_constant__ MultiplyArgs args, uint16_t* to, int64_t stride) {
+__global__ void round_rows(const StepView* step, RowSet set, const float* x, int64_t x_stride, int64_t in, uint16_t* to,
+                           int64_t stride) {
   cuda::ptx::let_next_start();
   cuda::ptx::wait_for_previous();
   const int64_t row = blockIdx.y, k = (static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) * 8;
-  if (row >= step_rows(args) || k >= args.in) return;
-  const auto* x = static_cast<const float*>(args.x) + row * args.x_stride;
-  *reinterpret_cast<uint4*>(to + row * stride + k) = round_eight(x, k, args.in);
+  if (row >= row_count(*step, set) || k >= in) return;
+  *reinterpret_cast<uint4*>(to + row * stride + k) = round_eight(x + row * x_stride, k, in);
 }
 
-// Rows of x in BF16: as they are, or rounded into the workspace.
-cuda::Matrix bf16_rows(CudaDevice& device, const MultiplyArgs& args, std::byte* workspace, int32_t rows) {
-  if (args.x_type == RowType::kBf16) return {static_cast<const uint16_t*>(args.x), rows, args.in, args.x_stride};
-  auto* to = reinterpret_cast<uint16_t*>(workspace);
-  const int64_t stride = rounded_stride(args), blocks = (stride / 8 + kRoundThreads - 1) / kRoundThreads;
-  cuda::launch(device, {.grid = {blocks, rows}, .block = kRoundThreads, .overlap = true}, round_rows, args, to, stride);
-  return {to, rows, args.in, stride};
+bool same_x(const LinearPart& a, const LinearPart& b) { return a.x == b.x && a.x_stride == b.x_stride; }
+
+int different_x(const MultiplyArgs& args) {
+  int count = 1;
+  for (int p = 1; p < args.part_count; ++p) count += same_x(args.parts[p], args.parts[p - 1]) ? 0 : 1;
+  return count;
 }
 
 int64_t rounded_bytes(const MultiplyArgs& args, int32_t rows) {
-  return args.x_type == RowType::kBf16 ? 0 : (rows * rounded_stride(args) * 2 + 255) / 256 * 256;
+  if (args.x_type == RowType::kBf16) return 0;
+  return (different_x(args) * rows * rounded_stride(args) * 2 + 255) / 256 * 256;
 }
 
-void launch_few_rows(CudaDevice& device, TileFormat format, MultiplyArgs args) {
-  const FewRowsKernel kernel = few_rows_kernel(format);
-  const int sms = device.sm_count(), k_tiles = args.segments * args.segment_tiles;
-  int warps = kMostWarps;
-  const auto groups = [&] { return (args.strips + warps - 1) / warps; };
-  // Segments go to blocks of their own unless there are strips enough; then their sums need no memory.
-  const bool whole = groups() >= 8 * sms && k_tiles <= kMostResidentTiles;
-  args.block_segments = whole ? args.segments : 1;
-  const int splits = args.segments / args.block_segments;
-  // As many strips to a block, which share x, as leave a block for most multiprocessors.
-  while (warps > 1 && groups() * splits * 4 < sms * 3) warps /= 2;
-  const int64_t x_bytes = int64_t{args.block_segments} * args.segment_tiles * 128 * kFewRows;
-  int64_t shared_bytes = warps * kernel.ring_bytes + x_bytes;
-  // Blocks that find room at once; each takes as many groups of strips as any other, or one less. Of the numbers for a
-  // multiprocessor the one whose busiest has least to do, of equal ones the largest.
-  const int room =
-      static_cast<int>(std::clamp<int64_t>(device.shared_limit() / (shared_bytes + 1024), 1, kernel.most_blocks));
-  int blocks = 1, least = INT32_MAX, resident = 1;
-  for (int per_sm = 1; per_sm <= room; ++per_sm) {
-    const int most = std::max(1, per_sm * sms / splits);
-    const int rounds = (groups() + most - 1) / most;
-    const int even = (groups() + rounds - 1) / rounds;
-    const int busiest = (even * splits + sms - 1) / sms;
-    const int cost = busiest == 1 ? 3 * rounds : 2 * rounds * busiest;  // a block alone keeps less memory under way
-    if (cost > least) continue;
-    least = cost;
-    blocks = even;
-    resident = busiest;
+// A part's rows of x in BF16: as they are, or rounded into `to`.
+cuda::Matrix bf16_rows(CudaDevice& device, const MultiplyArgs& args, const LinearPart& part, uint16_t* to,
+                       int32_t rows) {
+  if (args.x_type == RowType::kBf16) return {static_cast<const uint16_t*>(part.x), rows, args.in, part.x_stride};
+  const int64_t stride = rounded_stride(args), blocks = (stride / 8 + kRoundThreads - 1) / kRoundThreads;
+  cuda::launch(device, {.grid = {blocks, rows}, .block = kRoundThreads, .overlap = true}, round_rows, args.step,
+               args.rows, static_cast<const float*>(part.x), part.x_stride, args.in, to, stride);
+  return {to, rows, args.in, stride};
+}
+
+// Deals places out to parts for blocks of so many strips.
+void place_parts(MultiplyArgs& args, int block_strips) {
+  args.block_strips = block_strips;
+  args.places = 0;
+  for (int p = 0; p < args.part_count; ++p) {
+    if (p > 0 && !same_x(args.parts[p], args.parts[p - 1])) {
+      args.places = (args.places + block_strips - 1) / block_strips * block_strips;
+    }
+    args.parts[p].first_place = args.places;
+    args.places += args.parts[p].strips();
   }
-  // No more than that many are let onto one multiprocessor while others have fewer.
-  constexpr int64_t kReserved = 1024;  // of shared memory, by the system for each block
-  const int64_t one_less = (device.shared_limit() + kReserved) / (resident + 1) - kReserved + 16;
-  if (resident > 1) shared_bytes = std::max(shared_bytes, one_less / 16 * 16);
-  cuda::launch(device, {.grid = {blocks, splits}, .block = 32 * warps, .shared_bytes = shared_bytes, .overlap = true},
+}
+
+// --- few rows
+
+// Rows that the 8 x 8 matrices of x have: as many bytes as the block's segments need.
+int64_t few_x_bytes(const MultiplyArgs& args, int segments, int32_t rows) {
+  return int64_t{segments} * args.segment_tiles * 128 * matrix_rows(rows);
+}
+
+struct FewGrid {
+  int splits = 1, block_segments = 1, block_strips = 1;
+};
+
+// A block for each multiprocessor at most. Of the numbers of blocks that share a strip the one that is done first: a
+// multiprocessor reads at most so fast, and all together; sums that meet in memory take a while.
+FewGrid few_grid(CudaDevice& device, TileFormat format, const MultiplyArgs& args, int32_t rows) {
+  constexpr int64_t kMostXBytes = 40 << 10;
+  constexpr double kBlockBytesPerUs = 70e3, kBytesPerUs = 4.2e6, kMeetUs = 1;
+  const double run_bytes = static_cast<double>(args.segment_tiles * tile_bytes(format));
+  FewGrid best;
+  double least = 1e30;
+  for (int block_segments = args.segments; block_segments >= 1; --block_segments) {
+    if (block_segments > 1 && few_x_bytes(args, block_segments, rows) > kMostXBytes) continue;
+    const int splits = (args.segments + block_segments - 1) / block_segments;
+    const int most_blocks = std::max(1, device.sm_count() / splits);
+    const int block_strips = (args.strips + most_blocks - 1) / most_blocks;
+    const double us = std::max(block_strips * block_segments * run_bytes / kBlockBytesPerUs,
+                               args.strips * args.segments * run_bytes / kBytesPerUs) +
+                      (splits > 1 ? kMeetUs : 0);
+    if (us >= least) continue;
+    least = us;
+    best = {splits, block_segments, block_strips};
+  }
+  return best;
+}
+
+void launch_few_rows(CudaDevice& device, TileFormat format, MultiplyArgs args, int32_t rows) {
+  constexpr int kMostMeeting = 32;            // segments of a block that meet in shared memory
+  constexpr int64_t kLeastShared = 77 << 10;  // keeps three blocks off a multiprocessor
+  const int64_t room = (device.shared_limit() - 1024) / 2;
+  const FewRowsKernel kernel = few_rows_kernel(format);
+  const FewGrid grid = few_grid(device, format, args, rows);
+  place_parts(args, grid.block_strips);
+  args.block_segments = grid.block_segments;
+  args.splits = grid.splits;
+  const int blocks = (args.places + grid.block_strips - 1) / grid.block_strips * grid.splits;
+  const int runs = grid.block_strips * grid.block_segments;
+  args.whole_strips = grid.splits == 1 && runs > kMostMeeting;
+  const int warps = std::min(kFewWarps, runs);
+  const bool meet = grid.splits == 1 && args.segments > 1 && !args.whole_strips;
+  const int64_t x_bytes = few_x_bytes(args, grid.block_segments, rows) + (meet ? int64_t{runs} * 512 : 0);
+  const int64_t stages = (args.segment_tiles + kernel.stage_tiles - 1) / kernel.stage_tiles;
+  const int64_t fit = (room - x_bytes) / (warps * (kernel.stage_bytes + 16));
+  args.ring_stages = static_cast<int32_t>(std::clamp<int64_t>(fit, 1, stages * ((runs + warps - 1) / warps)));
+  const int64_t shared_bytes = x_bytes + args.ring_stages * warps * (kernel.stage_bytes + 16);
+  cuda::launch(device,
+               {.grid = (blocks + device.sm_count() - 1) / device.sm_count() * device.sm_count(),
+                .block = 32 * warps,
+                .shared_bytes = std::max(shared_bytes, kLeastShared),
+                .overlap = true},
                kernel.kernel, args);
 }
 
+// --- more
+
 struct WideGrid {
-  int units = 0, splits = 1;  // blocks' work without splits
+  int units = 0;           // blocks' work with all segments
+  int block_segments = 1;  // that they take
+
+  int items(const MultiplyArgs& args) const { return units * ((args.segments + block_segments - 1) / block_segments); }
 };
 
-// Blocks take all segments, or one each where that ends sooner.
-WideGrid wide_grid(CudaDevice& device, const WideKernel& kernel, const MultiplyArgs& args, int32_t rows) {
-  WideGrid grid{(rows + kernel.rows - 1) / kernel.rows * ((args.strips + kernel.strips - 1) / kernel.strips)};
-  const int places = device.sm_count() * kernel.blocks;
-  const auto rounds = [&](int splits) { return (grid.units * splits + places - 1) / places; };
-  if (rows <= kMostSplitRows && grid.units < places && rounds(args.segments) < args.segments)
-    grid.splits = args.segments;
+// Blocks take all segments where there are enough, or as few as let all blocks run at once. Places the parts.
+WideGrid wide_grid(CudaDevice& device, const WideKernel& kernel, MultiplyArgs& args, int32_t rows) {
+  place_parts(args, kernel.strips);
+  WideGrid grid;
+  grid.units = (rows + kernel.rows - 1) / kernel.rows * ((args.places + kernel.strips - 1) / kernel.strips);
+  const int most = device.sm_count() * kernel.blocks;
+  while (grid.block_segments < args.segments && (rows > kMostSplitRows || grid.items(args) > most)) {
+    ++grid.block_segments;
+  }
   return grid;
 }
 
 // Of either kernel where blocks take a segment each.
-int64_t partial_bytes(CudaDevice& device, TileFormat format, const MultiplyArgs& args, int32_t rows) {
+int64_t partial_bytes(CudaDevice& device, TileFormat format, MultiplyArgs args, int32_t rows) {
   if (args.segments == 1) return 0;
   int64_t eights = args.strips;
-  for (int32_t many = 16; many <= kMostSplitRows && rows > kFewRows; many *= 2) {
-    const WideKernel kernel = wide_kernel(format, many);
-    const WideGrid grid = wide_grid(device, kernel, args, std::min(rows, many));
-    if (grid.splits > 1) eights = std::max(eights, int64_t{grid.units} * kernel.strips * (kernel.rows / 8));
+  for (const int32_t most : {16, 32, 64, 128, 256, 384, 512}) {  // rows that are served alike
+    if (rows <= kFewRows) break;
+    const WideKernel kernel = wide_kernel(format, most);
+    const WideGrid grid = wide_grid(device, kernel, args, most);
+    if (grid.block_segments < args.segments) {
+      const int64_t row_tiles = (most + kernel.rows - 1) / kernel.rows;
+      eights = std::max(eights, row_tiles * args.strips * (kernel.rows / 8));
+    }
+    if (most >= rows) break;
   }
   return int64_t{128} * 4 * args.segments * eights;
 }
@@ -105,17 +164,25 @@ int64_t partial_bytes(CudaDevice& device, TileFormat format, const MultiplyArgs&
 void launch_wide(CudaDevice& device, TileFormat format, MultiplyArgs args, std::byte* workspace, int32_t rows) {
   const WideKernel kernel = wide_kernel(format, rows);
   const WideGrid grid = wide_grid(device, kernel, args, rows);
-  args.block_segments = args.segments / grid.splits;
-  cuda::TensorMap x_map;
-  if (const int error = cuda::map_tensor(x_map, bf16_rows(device, args, workspace, rows), kernel.rows); error != 0) {
-    return device.launched(error);
+  args.block_segments = grid.block_segments;
+  WideX x_maps;
+  auto* rounded = reinterpret_cast<uint16_t*>(workspace);
+  cuda::Matrix x;
+  for (int p = 0; p < args.part_count; ++p) {
+    if (p == 0 || !same_x(args.parts[p], args.parts[p - 1])) {
+      x = bf16_rows(device, args, args.parts[p], rounded, rows);
+      rounded += rows * rounded_stride(args);
+    }
+    if (const int error = cuda::map_tensor(x_maps.of_part[p], x, kernel.rows); error != 0) {
+      return device.launched(error);
+    }
   }
   cuda::launch(device,
-               {.grid = std::min(grid.units * grid.splits, device.sm_count() * kernel.blocks),
+               {.grid = std::min(grid.items(args), device.sm_count() * kernel.blocks),
                 .block = kernel.threads,
                 .shared_bytes = kernel.shared_bytes,
                 .overlap = true},
-               kernel.kernel, args, x_map);
+               kernel.kernel, args, x_maps);
 }
 
 }  // namespace
@@ -134,7 +201,7 @@ int64_t multiply_bytes(CudaDevice& device, TileFormat format, const MultiplyArgs
 void multiply_tiles(CudaDevice& device, TileFormat format, MultiplyArgs args, std::byte* workspace, int32_t rows) {
   if (rows == 0) return;
   args.partials = reinterpret_cast<float*>(workspace + rounded_bytes(args, rows));
-  if (rows <= kFewRows) return launch_few_rows(device, format, args);
+  if (rows <= kFewRows) return launch_few_rows(device, format, args, rows);
   launch_wide(device, format, args, workspace, rows);
 }
 

@@ -166,18 +166,19 @@ struct TileRun {
 template <class Operand, class Runs>
 class TileRing {
  public:
-  // `shared`: kRingBytes, at a multiple of 128.
-  __device__ TileRing(std::byte* shared, const Runs& runs)
+  // `shared`: kRingBytes, or kStageBytes and 8 for each of other numbers of stages, at a multiple of 16.
+  __device__ TileRing(std::byte* shared, const Runs& runs, int stages = kRingStages<Operand>)
       : stages_(shared),
-        full_(reinterpret_cast<uint64_t*>(shared + kRingStages<Operand> * kStageBytes<Operand>)),
+        full_(reinterpret_cast<uint64_t*>(shared + stages * kStageBytes<Operand>)),
+        stage_count_(stages),
         runs_(runs),
         ahead_(runs(0)) {
     if (lane_index() == 0) {
-      for (int i = 0; i < kRingStages<Operand>; ++i) cuda::ptx::mbarrier_init(full_ + i, 1);
+      for (int i = 0; i < stages; ++i) cuda::ptx::mbarrier_init(full_ + i, 1);
       cuda::ptx::mbarrier_fence_init();
     }
     __syncwarp();
-    for (int i = 0; i < kRingStages<Operand>; ++i) fetch(i);
+    for (int i = 0; i < stages; ++i) fetch(i);
   }
 
   // The next stage of the current run; give it back with release() before the next.
@@ -188,7 +189,7 @@ class TileRing {
   __device__ void release() {
     __syncwarp();
     fetch(slot_);
-    if (++slot_ == kRingStages<Operand>) {
+    if (++slot_ == stage_count_) {
       slot_ = 0;
       phase_ ^= 1;
     }
@@ -210,6 +211,7 @@ class TileRing {
 
   std::byte* stages_;
   uint64_t* full_;
+  int stage_count_;
   Runs runs_;
   TileRun ahead_;  // what is left to fetch of run run_
   int run_ = 0;

@@ -106,7 +106,7 @@ class MoeTiles final : public MoeCuda {
     allow_plan(device, this->name(), count_);
     experts_ = upload_experts(device, args);
     for (const ExpertTiles& side : {experts_.gate_up, experts_.down}) {
-      allow_few(device, side.format);
+      allow_few(device, this->name(), side);
       allow_many(side.format);
     }
     StepBuffers buffers;
@@ -132,9 +132,8 @@ class MoeTiles final : public MoeCuda {
     b.plan.tile_count = layout.take<int32_t>(1);
     b.plan.tiles = layout.take<PairTile>(pairs);
     b.plan.pairs = layout.take<int32_t>(pairs);
-    const int64_t in_columns = pairs + 7 * std::min(pairs, count_);  // an expert's last column may not be full
-    b.x = layout.take<uint16_t>(in_columns * experts_.gate_up.width());
-    b.h = layout.take<uint16_t>(in_columns * experts_.down.width());
+    b.x = layout.take<uint16_t>(rows * experts_.gate_up.width());
+    b.h = layout.take<uint16_t>(pairs * experts_.down.width());
     b.z = layout.take<float>(pairs * args_.out);
     return layout.bytes();
   }

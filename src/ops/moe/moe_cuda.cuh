@@ -21,9 +21,6 @@ struct PairTile {
   int32_t expert = 0;
   int32_t first = 0;  // in the plan's list
   int32_t rows = 0;
-  int32_t first_column = 0;  // eights of rows before it, each expert's beginning anew
-
-  __host__ __device__ int32_t columns() const { return (rows + 7) / 8; }
 };
 
 // A step's plan, in the workspace or in a block's shared memory.
@@ -32,12 +29,6 @@ struct PairPlan {
   PairTile* tiles = nullptr;      // [tiles]; experts ascending
   int32_t* pairs = nullptr;       // [pairs]; by expert, ascending
 };
-
-// Rows of BF16 of a tile of pairs as wgmma reads them: per 64 elements of all rows the columns, eight rows each, of
-// eight matrices of 8 rows x 8 elements (linear_tile_cuda.cuh). Tiles lie one after the other.
-__host__ __device__ inline int64_t column_order(const PairTile& tile, int32_t r, int64_t k, int64_t width) {
-  return tile.first_column * width * 8 + (k / 64 * tile.columns() + r / 8) * 512 + k % 64 / 8 * 64 + r % 8 * 8 + k % 8;
-}
 
 // One side of the experts: gate with up, or down. Of gate with up strip s holds rows 8 s to 8 s + 7 of gate, then those
 // of up: the two values of an output meet in one lane.
@@ -73,14 +64,8 @@ struct HiddenOut {
   const float* gate_bias = nullptr;  // [experts, inter], with up_bias, or none
   const float* up_bias = nullptr;
   int64_t inter = 0;
-  uint16_t* h = nullptr;  // [pairs, width], or in columns
+  uint16_t* h = nullptr;  // [pairs, width]
   int64_t width = 0;      // inter, padded for down
-  bool columns = false;
-
-  // Element o of a pair, row r of a tile.
-  __device__ uint16_t& at(const PairTile& tile, int32_t r, int32_t pair, int64_t o) const {
-    return h[columns ? column_order(tile, r, o, width) : pair * width + o];
-  }
 };
 // Down: z.
 struct PairOut {
@@ -92,45 +77,66 @@ struct PairOut {
 // What becomes of the sums: h or z.
 struct ExpertOut {
   bool hidden = false;
+  int32_t strips = 0;  // of an expert
   HiddenOut h;
   PairOut z;
 
-  // Sums of a pair, row r of a tile: rows `lane / 4` and 8 more of the strip.
-  __device__ void store(const PairTile& tile, int strip, int32_t r, int32_t pair, float first, float second) const {
+  // A strip's sums for a tile of pairs, as the mma's C fragments: sums[c][i] of outputs lane / 4 + 8 (i / 2) and pair
+  // 8 c + lane % 4 * 2 + i % 2. A loop that moves the sums: the code for each of them would be too long for the
+  // instruction cache.
+  template <int kColumns>
+  __device__ void store(const PairTile& tile, const int32_t* pairs, int strip, float (&sums)[kColumns][4]) const {
+#pragma unroll 1
+    for (int r = lane_index() % 4 * 2; r - lane_index() % 4 * 2 < tile.rows; r += 8) {
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        if (r + i < tile.rows) store_pair(tile.expert, strip, pairs[r + i], sums[0][i], sums[0][2 + i]);
+      }
+#pragma unroll
+      for (int c = 0; c + 1 < kColumns; ++c) {
+        for (int i = 0; i < 4; ++i) sums[c][i] = sums[c + 1][i];
+      }
+    }
+    if (strip == strips - 1) pad(tile, pairs);
+  }
+
+ private:
+  // Rows `lane / 4` and 8 more of the strip.
+  __device__ void store_pair(int32_t expert, int strip, int64_t pair, float first, float second) const {
     const int row = lane_index() / 4;
     if (hidden) {
-      store_hidden(tile, int64_t{strip} * 8 + row, r, pair, first, second);
+      store_hidden(expert, int64_t{strip} * 8 + row, pair, first, second);
     } else {
-      store_output(tile, int64_t{strip} * 16 + row, pair, first);
-      store_output(tile, int64_t{strip} * 16 + row + 8, pair, second);
+      store_output(expert, int64_t{strip} * 16 + row, pair, first);
+      store_output(expert, int64_t{strip} * 16 + row + 8, pair, second);
     }
   }
-  __device__ void store_hidden(const PairTile& tile, int64_t o, int32_t r, int32_t pair, float gate, float up) const {
+  __device__ void store_hidden(int32_t expert, int64_t o, int64_t pair, float gate, float up) const {
     if (o >= h.inter) return;
     if (h.gate_bias != nullptr) {
-      gate = gate + h.gate_bias[tile.expert * h.inter + o];
-      up = up + h.up_bias[tile.expert * h.inter + o];
+      gate = gate + h.gate_bias[expert * h.inter + o];
+      up = up + h.up_bias[expert * h.inter + o];
     }
-    h.at(tile, r, pair, o) = f32_to_bf16(glu(h.act, gate, up));
+    h.h[pair * h.width + o] = f32_to_bf16(glu(h.act, gate, up));
   }
-  __device__ void store_output(const PairTile& tile, int64_t o, int32_t pair, float v) const {
+  __device__ void store_output(int32_t expert, int64_t o, int64_t pair, float v) const {
     if (o >= z.out) return;
-    z.z[pair * z.out + o] = z.bias == nullptr ? v : v + z.bias[tile.expert * z.out + o];
+    z.z[pair * z.out + o] = z.bias == nullptr ? v : v + z.bias[expert * z.out + o];
   }
   // By the warp of the tile's last strip: h is padded with zeros, which down multiplies too. pairs: the tile's.
   __device__ void pad(const PairTile& tile, const int32_t* pairs) const {
     if (!hidden || h.inter == h.width) return;
     for (int32_t r = 0; r < tile.rows; ++r) {
-      for (int64_t o = h.inter + lane_index(); o < h.width; o += 32) h.at(tile, r, pairs[r], o) = 0;
+      uint16_t* row = h.h + int64_t{pairs[r]} * h.width;
+      for (int64_t o = h.inter + lane_index(); o < h.width; o += 32) row[o] = 0;
     }
   }
 };
 
-// The rows that a product multiplies, in one of three forms.
+// The rows that a product multiplies: rounded, or of few pairs as they are.
 struct PairRows {
   const uint16_t* rounded = nullptr;  // [rows, width]
-  const uint16_t* columns = nullptr;  // many rows an expert: the tiles' columns
-  const float* exact = nullptr;       // few pairs: [rows, in], to be rounded
+  const float* exact = nullptr;       // [rows, in]
   int64_t exact_stride = 0;
   int64_t in = 0;
   int32_t pairs_per_row = 1;
@@ -145,6 +151,7 @@ struct ExpertProduct {
   PairPlan plan;                 // none: SmallPlan
   const int32_t* ids = nullptr;  // [rows, top_k]
   int32_t top_k = 0;
+  int32_t most_pairs = 0;  // of the step
   int32_t tile_rows = 0;
   // All but the rows was written before the launch that comes before this one.
   bool planned_before = false;
@@ -158,6 +165,7 @@ struct ExpertProduct {
 struct StepShape {
   int32_t rows = 0;
   int32_t pairs = 0;
+  int32_t wanted_tile_rows = 0;  // of warps: 8 or 32, or the step's if there are fewer
   int32_t tile_rows = 0;
   bool small = false;  // blocks plan by themselves
   bool many = false;   // rows an expert: blocks multiply (moe_many_cuda.cu), else warps (moe_few_cuda.cuh)
@@ -171,23 +179,19 @@ struct PlanArgs {
   const float* x = nullptr;
   int64_t x_stride = 0;
   int64_t in = 0;
-  uint16_t* rounded = nullptr;  // [rows, width]; none: x is not rounded
+  uint16_t* rounded = nullptr;  // [rows, width]
   int64_t width = 0;
 };
 void plan_pairs(CudaDevice& device, int32_t rows, const PlanArgs& args, const PairPlan& plan);
 // Before the first plan of so many experts. Error when it does not fit into shared memory.
 void allow_plan(const CudaDevice& device, const std::string& name, int64_t experts);
 
-// x of every pair in columns.
-void gather_pairs(CudaDevice& device, int32_t rows, const PlanArgs& args, const PairPlan& plan, uint16_t* x);
-
-// Before the first product with a format.
-void allow_few(const CudaDevice& device, TileFormat format);
+// Before the first product with a side's experts; Error when its rows are too long.
+void allow_few(const CudaDevice& device, const std::string& name, const ExpertTiles& side);
 void allow_many(TileFormat format);
-// The most rows of a tile: warps multiply at most kMostFewRows of rows of `width`; blocks as their kernel, 0 where
-// there is none for the format.
-inline constexpr int32_t kMostFewRows = 32;
-int32_t few_tile_rows(const CudaDevice& device, int32_t rows, TileFormat format, int64_t width);
+// The most rows of a tile: of warps `wanted` or as many as there is room for; of blocks as many as their kernel takes,
+// 0 where there is none for the format.
+int32_t few_tile_rows(const CudaDevice& device, int32_t wanted, const ExpertTiles& side);
 int32_t many_tile_rows(TileFormat format);
 void multiply_few_pairs(CudaDevice& device, const StepShape& shape, const ExpertProduct& product);
 void multiply_many_pairs(CudaDevice& device, const ExpertProduct& product);
@@ -209,8 +213,8 @@ TiledExperts upload_experts(CudaDevice& device, const MoeArgs& args);
 // What lies between a step's launches.
 struct StepBuffers {
   PairPlan plan;
-  uint16_t* x = nullptr;  // [rows, in with padding], or of every pair in columns
-  uint16_t* h = nullptr;  // [pairs, inter with padding], or in columns
+  uint16_t* x = nullptr;  // [rows, in with padding]
+  uint16_t* h = nullptr;  // [pairs, inter with padding]
   float* z = nullptr;     // [pairs, out]
 };
 

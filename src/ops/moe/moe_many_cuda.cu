@@ -1,125 +1,306 @@
-// Products of experts with many rows, as in linear_many_cuda.cuh: two groups of four warps multiply 64 rows of strips
-// each with a tile of pairs, one more warp brings both through a ring. Blocks take items, eight strips of one tile of
-// pairs, neighbouring ones at the same time, so that they find each other's rows in the L2 cache.
-#include "ops/linear/linear_many_cuda.cuh"
+// Products of experts with many rows: groups of four warps multiply 64 rows of strips each with a tile of pairs, four
+// more warps bring both through a ring, rows from where they lie. BF16 tiles are operands where they lie in shared
+// memory; others become BF16 in registers, a warp its strip, once for all rows. Blocks take items, some strips of one
+// tile of pairs, neighbouring ones at the same time, so that they find each other's rows in the L2 cache.
+//
+// The order of sums is that of linear_tile_cuda.cuh, instructions of other shapes giving the same bits.
+#include <type_traits>
+
+#include "ops/linear/linear_tile_cuda.cuh"
 #include "ops/moe/moe_cuda.cuh"
 
 namespace weir {
 namespace {
 
+constexpr int kGroups = 3;  // of four warps that multiply
+constexpr int kStrips = 4 * kGroups;
+constexpr int kMultiplying = kStrips * 32;
+constexpr int kFilling = 128;  // threads
+
+template <class Operand>
+inline constexpr bool kInShared = std::is_same_v<Operand, Bf16Operand>;
 // Of a tile of pairs: what registers hold two sets of sums for, besides weights that become BF16 there, and with groups
 // three.
 template <class Operand>
-inline constexpr int kManyRows = std::is_same_v<Operand, Bf16Operand> ? 96 : 64;
+inline constexpr int kManyRows = kInShared<Operand> ? 96 : 64;
+// Tiles of each strip in a stage.
 template <class Operand>
-using Stages = ManyStages<Operand, kManyRows<Operand>>;
+inline constexpr int kDepth = Operand::kBytes > 1200 ? 1 : 2;
+
+constexpr int kRowBytes = 128;  // of a row in a stage: 64 k, swizzled
+
+template <class Operand>
+struct Stages {
+  static constexpr int kTileRowsBytes = kManyRows<Operand> * kRowBytes;
+  static constexpr int kXBytes = kDepth<Operand> * kTileRowsBytes;
+  static constexpr int kBytes = (kXBytes + kStrips * kDepth<Operand> * Operand::kBytes + 1023) / 1024 * 1024;
+  static constexpr int kFit = 220 * 1024 / kBytes;
+  static constexpr int kCount = kFit < 8 ? kFit : 8;
+  static constexpr int kSharedBytes = kCount * kBytes + 16 * kCount;
+
+  std::byte* memory;
+  int slot = 0;
+  uint32_t phase = 0;
+
+  __device__ uint64_t* full() const { return reinterpret_cast<uint64_t*>(memory + kCount * kBytes) + slot; }
+  __device__ uint64_t* empty() const { return full() + kCount; }
+  __device__ std::byte* x() const { return memory + slot * kBytes; }
+  __device__ std::byte* weights(int strip) const { return x() + kXBytes + strip * kDepth<Operand> * Operand::kBytes; }
+  __device__ void init() {
+    for (slot = 0; slot < kCount; ++slot) {
+      cuda::ptx::mbarrier_init(full(), 1 + kFilling);
+      cuda::ptx::mbarrier_init(empty(), kStrips);
+    }
+    slot = 0;
+    cuda::ptx::mbarrier_fence_init();
+  }
+  __device__ void advance() {
+    if (++slot == kCount) {
+      slot = 0;
+      phase ^= 1;
+    }
+  }
+};
 
 struct ManyItem {
   PairTile tile;
   int first_strip, strips;
 
   __device__ ManyItem(const ExpertProduct& args, int item) {
-    const int groups = (args.experts.strips + kManyStrips - 1) / kManyStrips;
+    const int groups = (args.experts.strips + kStrips - 1) / kStrips;
     tile = args.plan.tiles[item / groups];
-    first_strip = item % groups * kManyStrips;
+    first_strip = item % groups * kStrips;
     const int left = args.experts.strips - first_strip;
-    strips = left < kManyStrips ? left : kManyStrips;
+    strips = left < kStrips ? left : kStrips;
   }
   // body(item) for those of the block.
   template <class Body>
   __device__ static void each(const ExpertProduct& args, Body body) {
-    const int groups = (args.experts.strips + kManyStrips - 1) / kManyStrips;
+    const int groups = (args.experts.strips + kStrips - 1) / kStrips;
     const int items = *args.plan.tile_count * groups;
     for (int i = static_cast<int>(blockIdx.x); i < items; i += static_cast<int>(gridDim.x)) body(ManyItem(args, i));
   }
 };
 
-// By a warp: lanes bring a strip's tile each, lane 0 the pairs'.
+// By kFilling threads: sixteen bytes of every sixteenth row each, from the first warp also a strip's tiles a lane.
 template <class Operand>
 __device__ void bring_item(const ExpertProduct& args, const ManyItem& item, Stages<Operand>& stages) {
-  const int k_tiles = args.experts.k_tiles(), lane = lane_index();
-  const int x_bytes = item.tile.columns() * kColumnTileBytes;
-  const auto* x =
-      reinterpret_cast<const std::byte*>(args.x.columns + column_order(item.tile, 0, 0, args.experts.width()));
+  constexpr int kRowsOfThread = kManyRows<Operand> / 16;
+  const int thread = static_cast<int>(threadIdx.x) - kMultiplying, lane = lane_index();
+  const int64_t width = args.experts.width();
+  const int eight = thread % 8, first_row = thread / 8;
+  const int32_t* pairs = args.plan.pairs + item.tile.first;
+  uint32_t from[kRowsOfThread];  // in sixteens of bytes
+#pragma unroll
+  for (int i = 0; i < kRowsOfThread; ++i) {
+    const int r = first_row + 16 * i;
+    const int64_t row = r < item.tile.rows ? pairs[r] / args.x.pairs_per_row : 0;
+    from[i] = static_cast<uint32_t>(row * (width / 8) + eight);
+  }
   const int64_t strip = int64_t{item.tile.expert} * args.experts.strips + item.first_strip + lane;
-  const std::byte* tile = args.experts.tiles + strip * k_tiles * Operand::kBytes;
-  for (int t = 0; t < k_tiles; ++t) {
-    cuda::ptx::mbarrier_wait(stages.empty(), stages.phase ^ 1);
-    if (lane == 0) {
-      cuda::ptx::mbarrier_arrive_expect(stages.full(), item.strips * Operand::kBytes + x_bytes);
-      cuda::ptx::bulk_load(stages.x(), x, x_bytes, stages.full());
+  const std::byte* tile = args.experts.tiles + strip * args.experts.k_tiles() * Operand::kBytes;
+  const uint32_t place = cuda::ptx::swizzle128(static_cast<uint32_t>(first_row * kRowBytes + eight * 16));
+  for (int segment = 0; segment < args.experts.segments; ++segment) {
+    for (int left = args.experts.segment_tiles; left > 0; left -= kDepth<Operand>) {
+      const int tiles = left < kDepth<Operand> ? left : kDepth<Operand>;
+      cuda::ptx::mbarrier_wait(stages.empty(), stages.phase ^ 1);
+      if (thread < 32) {
+        if (lane == 0) cuda::ptx::mbarrier_arrive_expect(stages.full(), item.strips * tiles * Operand::kBytes);
+        __syncwarp();
+        if (lane < item.strips) {
+          cuda::ptx::bulk_load(stages.weights(lane), tile, tiles * Operand::kBytes, stages.full());
+          tile += tiles * Operand::kBytes;
+        }
+        __syncwarp();
+      }
+      const uint32_t to = cuda::ptx::shared_address(stages.x()) + place;
+#pragma unroll
+      for (int t = 0; t < kDepth<Operand>; ++t) {
+        if (t >= tiles) break;
+#pragma unroll
+        for (int i = 0; i < kRowsOfThread; ++i) {
+          if (first_row + 16 * i >= item.tile.rows) break;
+          cuda::ptx::copy_async16(to + t * Stages<Operand>::kTileRowsBytes + i * 16 * kRowBytes,
+                                  args.x.rounded + int64_t{from[i]} * 8);
+        }
+#pragma unroll
+        for (int i = 0; i < kRowsOfThread; ++i) from[i] += 8;
+      }
+      cuda::ptx::arrive_after_copies(stages.full());
+      stages.advance();
     }
-    __syncwarp();
-    if (lane < item.strips) {
-      cuda::ptx::bulk_load(stages.weights() + lane * Operand::kBytes, tile, Operand::kBytes, stages.full());
-    }
-    x += x_bytes;
-    tile += Operand::kBytes;
-    stages.advance();
   }
 }
+
+__device__ inline uint64_t rows_operand(const std::byte* x) {
+  return cuda::ptx::wgmma_descriptor(cuda::ptx::shared_address(x), 16, 1024, cuda::ptx::Swizzle::k128);
+}
+
+// The sums of a segment, of this thread's outputs and rows as wgmma lays them out: sums[4 j + i] of output
+// lane / 4 + 8 (i / 2) of the warp's strip and row 8 j + lane % 4 * 2 + i % 2.
+template <class Operand, int kRows>
+class Segment {
+ public:
+  __device__ Segment(Stages<Operand>& stages, float (&sums)[kRows / 2]) : stages_(stages), sums_(sums) {}
+
+  __device__ void multiply(int tiles) {
+    if constexpr (Operand::kGroupSteps > 0) {
+#pragma unroll
+      for (float& sum : sums_) sum = 0;
+    }
+    const int warp = static_cast<int>(threadIdx.x) / 32;
+    for (; tiles > 0; tiles -= kDepth<Operand>) {
+      cuda::ptx::mbarrier_wait(stages_.full(), stages_.phase);
+      cuda::ptx::fence_async_shared();  // rows have come by ordinary copies
+      if constexpr (kInShared<Operand>) {
+        in_shared(stages_.weights(warp / 4 * 4), stages_.x());
+      } else {
+        in_registers(stages_.weights(warp), stages_.x(), tiles < kDepth<Operand> ? tiles : kDepth<Operand>);
+      }
+      used_ = stages_.empty();
+      stages_.advance();
+    }
+    finish<0>();
+    cuda::ptx::pin<kRows / 2>(sums_);
+  }
+
+ private:
+  // Gives the stage before back when but the last kPending products are done.
+  template <int kPending>
+  __device__ void finish() {
+    cuda::ptx::wgmma_wait<kPending>();
+    if (used_ != nullptr && lane_index() == 0) cuda::ptx::mbarrier_arrive(used_);
+    used_ = nullptr;
+  }
+
+  __device__ void in_shared(const std::byte* weights, const std::byte* x) {
+    const uint64_t b = rows_operand(x);
+    const uint64_t a =
+        cuda::ptx::wgmma_descriptor(cuda::ptx::shared_address(weights), 128, 1024, cuda::ptx::Swizzle::kNone);
+    cuda::ptx::wgmma_fence();
+#pragma unroll
+    for (int step = 0; step < 4; ++step) {
+      cuda::ptx::wgmma_bf16_shared<kRows>(sums_, a + step * 16, b + step * 2, begun_ || step > 0);
+    }
+    begun_ = true;
+    cuda::ptx::wgmma_commit();
+    finish<1>();
+  }
+
+  __device__ void in_registers(const std::byte* weights, const std::byte* x, int tiles) {
+    Tile first(weights);
+    if constexpr (Operand::kGroupSteps > 0) {
+      first.multiply(rows_operand(x), sums_);
+      if constexpr (kDepth < Operand >> 1) {
+        if (tiles > 1) {
+          Tile second(weights + Operand::kBytes);
+          second.multiply(rows_operand(x + Stages<Operand>::kTileRowsBytes), sums_);
+        }
+      }
+      finish<0>();
+    } else {
+      finish<0>();
+      first.multiply(rows_operand(x), sums_, begun_);
+      begun_ = true;
+      if constexpr (kDepth < Operand >> 1) {
+        if (tiles > 1) {
+          Tile second(weights + Operand::kBytes);
+          cuda::ptx::wgmma_wait<0>();
+          second.multiply(rows_operand(x + Stages<Operand>::kTileRowsBytes), sums_, true);
+          return;
+        }
+      }
+      cuda::ptx::wgmma_wait<0>();  // the next tile takes the same registers
+    }
+  }
+
+  // A tile of the warp's strip in BF16.
+  struct Tile {
+    uint32_t a[4][Operand::kParts][4];
+    float scale[Operand::kGroupSteps > 0 ? 4 / Operand::kGroupSteps : 1][2];
+
+    __device__ explicit Tile(const std::byte* tile) {
+      const Operand w(tile);
+#pragma unroll
+      for (int step = 0; step < 4; ++step) {
+        for (int part = 0; part < Operand::kParts; ++part) w.a(step, part, a[step][part]);
+      }
+      if constexpr (Operand::kGroupSteps > 0) {
+#pragma unroll
+        for (int group = 0; group < 4 / Operand::kGroupSteps; ++group) {
+          for (int half = 0; half < 2; ++half) scale[group][half] = w.scale(group, half);
+        }
+      }
+    }
+    __device__ void multiply(uint64_t x, float (&sums)[kRows / 2], bool begun) {
+      cuda::ptx::wgmma_fence();
+#pragma unroll
+      for (int step = 0; step < 4; ++step) {
+        for (int part = 0; part < Operand::kParts; ++part) {
+          cuda::ptx::wgmma_bf16<kRows>(sums, a[step][part], x + step * 2, begun || step > 0 || part > 0);
+        }
+      }
+      cuda::ptx::wgmma_commit();
+    }
+    // Groups from zero, then times their scales.
+    __device__ void multiply(uint64_t x, float (&sums)[kRows / 2]) {
+      constexpr int kGroup = Operand::kGroupSteps;
+      float product[kRows / 2];
+#pragma unroll
+      for (int group = 0; group < 4 / kGroup; ++group) {
+        cuda::ptx::wgmma_fence();
+#pragma unroll
+        for (int s = 0; s < kGroup; ++s) {
+          cuda::ptx::wgmma_bf16<kRows>(product, a[group * kGroup + s][0], x + (group * kGroup + s) * 2, s > 0);
+        }
+        cuda::ptx::wgmma_commit();
+        cuda::ptx::wgmma_wait<0>();
+        cuda::ptx::pin<kRows / 2>(product);
+#pragma unroll
+        for (int i = 0; i < kRows / 2; ++i) sums[i] = fmaf(scale[group][i / 2 % 2], product[i], sums[i]);
+      }
+    }
+  };
+
+  Stages<Operand>& stages_;
+  float (&sums_)[kRows / 2];
+  uint64_t* used_ = nullptr;  // by products that may not be done yet
+  bool begun_ = false;
+};
 
 template <class Operand, int kRows>
 __device__ void multiply_item(const ExpertProduct& args, const ManyItem& item, Stages<Operand>& stages) {
-  float total[kRows / 2];
+  float total[kRows / 8][4];
 #pragma unroll
-  for (int i = 0; i < kRows / 2; ++i) total[i] = 0;
+  for (auto& column : total) {
+    for (float& v : column) v = 0;
+  }
   for (int segment = 0; segment < args.experts.segments; ++segment) {
     float sums[kRows / 2];
-    if constexpr (Operand::kGroupSteps > 0) {
+    Segment<Operand, kRows>(stages, sums).multiply(args.experts.segment_tiles);
 #pragma unroll
-      for (int i = 0; i < kRows / 2; ++i) sums[i] = 0;
-    }
-    uint64_t* used = nullptr;  // by products that may not be done yet
-    for (int t = 0; t < args.experts.segment_tiles; ++t) {
-      cuda::ptx::mbarrier_wait(stages.full(), stages.phase);
-      if constexpr (Operand::kGroupSteps > 0) {
-        multiply_many_groups<Operand, kRows>(stages.weights(), stages.x(), sums);
-      } else {
-        multiply_many<Operand, kRows>(stages.weights(), stages.x(), t == 0, sums);
-        cuda::ptx::wgmma_wait<1>();
-      }
-      if (used != nullptr && lane_index() == 0) cuda::ptx::mbarrier_arrive(used);
-      used = stages.empty();
-      stages.advance();
-    }
-    cuda::ptx::wgmma_wait<0>();
-    cuda::ptx::pin<kRows / 2>(sums);
-    if (lane_index() == 0) cuda::ptx::mbarrier_arrive(used);
-#pragma unroll
-    for (int i = 0; i < kRows / 2; ++i) total[i] += sums[i];
+    for (int i = 0; i < kRows / 2; ++i) total[i / 4][i % 4] += sums[i];
   }
   const int warp = static_cast<int>(threadIdx.x) / 32;
   if (warp >= item.strips) return;
-  const int strip = item.first_strip + warp;
-  const int32_t* pairs = args.plan.pairs + item.tile.first;
-#pragma unroll
-  for (int column = 0; column < kRows / 8; ++column) {
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      const int row = column * 8 + lane_index() % 4 * 2 + i;
-      if (row >= item.tile.rows) continue;
-      args.out.store(item.tile, strip, row, pairs[row], total[4 * column + i], total[4 * column + 2 + i]);
-    }
-  }
-  if (strip == args.experts.strips - 1) args.out.pad(item.tile, pairs);
+  args.out.store(item.tile, args.plan.pairs + item.tile.first, item.first_strip + warp, total);
 }
 
 template <class Operand>
-__global__ void __launch_bounds__(kManyThreads, 1) multiply_pairs_many(const __grid_constant__ ExpertProduct args) {
+__global__ void __launch_bounds__(kMultiplying + kFilling, 1)
+    multiply_pairs_many(const __grid_constant__ ExpertProduct args) {
   WEIR_DYNAMIC_SHARED(std::byte, shared);
   Stages<Operand> stages{shared};
   if (threadIdx.x == 0) stages.init();
   __syncthreads();
   cuda::ptx::wait_for_previous();
   cuda::ptx::let_next_start();
-  if (threadIdx.x / 32 >= kManyStrips) {
+  if (threadIdx.x >= kMultiplying) {
     cuda::ptx::lower_registers<40>();
-    if (threadIdx.x / 32 > kManyStrips) return;
     ManyItem::each(args, [&](const ManyItem& item) { bring_item<Operand>(args, item, stages); });
     return;
   }
-  cuda::ptx::raise_registers<232>();
+  cuda::ptx::raise_registers<152>();
   ManyItem::each(args, [&](const ManyItem& item) {
     if (item.tile.rows <= 32) {
       multiply_item<Operand, 32>(args, item, stages);
@@ -177,9 +358,10 @@ int32_t many_tile_rows(TileFormat format) { return many_kernel(format).rows; }
 
 void multiply_many_pairs(CudaDevice& device, const ExpertProduct& product) {
   const ManyKernel many = many_kernel(product.experts.format);
-  cuda::launch(device,
-               {.grid = device.sm_count(), .block = kManyThreads, .shared_bytes = many.shared_bytes, .overlap = true},
-               many.kernel, product);
+  cuda::launch(
+      device,
+      {.grid = device.sm_count(), .block = kMultiplying + kFilling, .shared_bytes = many.shared_bytes, .overlap = true},
+      many.kernel, product);
 }
 
 }  // namespace weir

@@ -1,4 +1,6 @@
 // The first launch of a step of experts, and the last: the plan with the rounding of x, and the sum.
+#include <type_traits>
+
 #include "base/error.h"
 #include "device/cuda/ptx.h"
 #include "ops/linear/linear_tile_cuda.cuh"
@@ -19,7 +21,7 @@ struct Planner {
   const PairPlan& plan;
   int32_t rows;
   int32_t* counts;     // [kWarps, experts]
-  int32_t* warp_sums;  // [3, kWarps]
+  int32_t* warp_sums;  // [2, kWarps]
 
   // body(count, row, slot) for each pair of the warp's rows that is this lane's.
   template <class Body>
@@ -67,17 +69,15 @@ struct Planner {
     const int per_thread = (args.experts + kThreads - 1) / kThreads;
     const int begin = thread * per_thread;
     const int end = begin + per_thread < args.experts ? begin + per_thread : args.experts;
-    int32_t pairs = 0, tiles = 0, columns = 0;
+    int32_t pairs = 0, tiles = 0;
     for (int e = begin; e < end; ++e) {
       int32_t of_expert = 0;
       for (int w = 0; w < kWarps; ++w) of_expert += counts[w * args.experts + e];
       pairs += of_expert;
       tiles += (of_expert + args.tile_rows - 1) / args.tile_rows;
-      columns += (of_expert + 7) / 8;
     }
     int32_t pair = exclusive_sum(pairs, warp_sums);
     int32_t tile = exclusive_sum(tiles, warp_sums + kWarps);
-    int32_t column = exclusive_sum(columns, warp_sums + 2 * kWarps);
     if (thread == kThreads - 1) *plan.tile_count = tile + tiles;
     for (int e = begin; e < end; ++e) {
       const int32_t first = pair;
@@ -87,9 +87,7 @@ struct Planner {
         pair += count;
       }
       for (int32_t at = first; at < pair; at += args.tile_rows) {
-        const PairTile next{e, at, pair - at < args.tile_rows ? pair - at : args.tile_rows, column};
-        plan.tiles[tile++] = next;
-        column += next.columns();
+        plan.tiles[tile++] = {e, at, pair - at < args.tile_rows ? pair - at : args.tile_rows};
       }
     }
   }
@@ -112,7 +110,7 @@ __global__ void __launch_bounds__(kThreads)
   cuda::ptx::let_next_start();
   const int32_t rows = step->rows;
   if (blockIdx.x == 0) {
-    __shared__ int32_t warp_sums[3 * kWarps];
+    __shared__ int32_t warp_sums[2 * kWarps];
     Planner{args, plan, rows, shared, warp_sums}.run();
     return;
   }
@@ -124,46 +122,49 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-constexpr int kGatherThreads = 256;
-
-// Neighbouring threads take neighbouring rows of a column: sixteen bytes each, which lie side by side.
-__global__ void __launch_bounds__(kGatherThreads)
-    gather_columns(const __grid_constant__ PlanArgs args, const __grid_constant__ PairPlan plan, uint16_t* to) {
-  cuda::ptx::wait_for_previous();
-  cuda::ptx::let_next_start();
-  const int32_t tiles = *plan.tile_count;
-  const int64_t eights = args.width / 8;
-  for (int32_t t = static_cast<int32_t>(blockIdx.x); t < tiles; t += static_cast<int32_t>(gridDim.x)) {
-    const PairTile tile = plan.tiles[t];
-    const int32_t rows = tile.columns() * 8;
-    for (int64_t i = threadIdx.x; i < eights * rows; i += kGatherThreads) {
-      const int64_t k = i / 8 % eights * 8;
-      const auto r = static_cast<int32_t>(i / (8 * eights) * 8 + i % 8);
-      if (r >= tile.rows) continue;
-      const float* x = args.x + plan.pairs[tile.first + r] / args.top_k * args.x_stride;
-      *reinterpret_cast<uint4*>(to + column_order(tile, r, k, args.width)) = round_eight(x, k, args.in);
-    }
-  }
-}
-
 constexpr int kSumThreads = 256;
 
+struct SumArgs {
+  const float* z;
+  const float* weights;
+  const float* addend;
+  int64_t addend_stride;
+  int32_t top_k;
+  int64_t out;
+  float* y;
+  int64_t y_stride;
+};
+
+// A thread takes kOutputs neighbours of a row.
+template <int kOutputs>
 __global__ void __launch_bounds__(kSumThreads)
-    weighted_sum(const float* z, const float* weights, int32_t top_k, int64_t out, float* y, int64_t y_stride,
-                 const StepView* step) {
+    weighted_sum(const __grid_constant__ SumArgs args, const StepView* step) {
+  using Word = std::conditional_t<kOutputs == 4, float4, float>;
   cuda::ptx::wait_for_previous();
   cuda::ptx::let_next_start();
   const int64_t row = blockIdx.x;
   if (row >= step->rows) return;
-  const int64_t d = int64_t{blockIdx.y} * kSumThreads + threadIdx.x;
-  if (d >= out) return;
-  float a = 0;
+  const int64_t d = (int64_t{blockIdx.y} * kSumThreads + threadIdx.x) * kOutputs;
+  if (d >= args.out) return;
+  const auto read = [](const float* from, float(&v)[kOutputs]) {
+    const Word word = *reinterpret_cast<const Word*>(from);
+    const auto* words = reinterpret_cast<const float*>(&word);
+    for (int i = 0; i < kOutputs; ++i) v[i] = words[i];
+  };
+  float sum[kOutputs] = {}, v[kOutputs];
 #pragma unroll 8
-  for (int32_t k = 0; k < top_k; ++k) {
-    const int64_t pair = row * top_k + k;
-    a = math::fma(weights[pair], z[pair * out + d], a);
+  for (int32_t k = 0; k < args.top_k; ++k) {
+    const int64_t pair = row * args.top_k + k;
+    read(args.z + pair * args.out + d, v);
+    for (int i = 0; i < kOutputs; ++i) sum[i] = math::fma(args.weights[pair], v[i], sum[i]);
   }
-  y[row * y_stride + d] = a;
+  if (args.addend != nullptr) {
+    read(args.addend + row * args.addend_stride + d, v);
+    for (int i = 0; i < kOutputs; ++i) sum[i] = sum[i] + v[i];
+  }
+  Word word;
+  for (int i = 0; i < kOutputs; ++i) reinterpret_cast<float*>(&word)[i] = sum[i];
+  *reinterpret_cast<Word*>(args.y + row * args.y_stride + d) = word;
 }
 
 constexpr int64_t kReservedShared = 2048;  // of a block: static arrays and alignment
@@ -179,27 +180,25 @@ void allow_plan(const CudaDevice& device, const std::string& name, int64_t exper
 }
 
 void plan_pairs(CudaDevice& device, int32_t rows, const PlanArgs& args, const PairPlan& plan) {
-  int64_t blocks = 0;
-  if (args.rounded != nullptr) {
-    blocks = (rows * (args.width / 8) + kThreads - 1) / kThreads;
-    const int64_t most = 2 * device.sm_count();
-    blocks = blocks < most ? blocks : most;
-  }
+  int64_t blocks = (rows * (args.width / 8) + kThreads - 1) / kThreads;
+  const int64_t most = 2 * device.sm_count();
+  blocks = blocks < most ? blocks : most;
   cuda::launch(device,
                {.grid = 1 + blocks, .block = kThreads, .shared_bytes = plan_bytes(args.experts), .overlap = true},
                plan_and_round, args, plan, device.step());
 }
 
-void gather_pairs(CudaDevice& device, int32_t rows, const PlanArgs& args, const PairPlan& plan, uint16_t* x) {
-  const int64_t tiles = int64_t{rows} * args.top_k, most = 8 * device.sm_count();
-  cuda::launch(device, {.grid = tiles < most ? tiles : most, .block = kGatherThreads, .overlap = true}, gather_columns,
-               args, plan, x);
-}
-
 void sum_pairs(CudaDevice& device, int32_t rows, const MoeArgs& args, const float* z) {
-  const cuda::Extent grid(rows, (args.out + kSumThreads - 1) / kSumThreads, 1);
-  cuda::launch(device, {.grid = grid, .block = kSumThreads, .overlap = true}, weighted_sum, z, args.weights,
-               static_cast<int32_t>(args.top_k), args.out, args.y, args.y_stride, device.step());
+  const auto fours = [](const float* at, int64_t stride) {
+    return reinterpret_cast<uintptr_t>(at) % 16 == 0 && stride % 4 == 0;
+  };
+  const bool wide = fours(z, args.out) && fours(args.y, args.y_stride) && fours(args.addend, args.addend_stride);
+  const int64_t threads = wide ? args.out / 4 : args.out;
+  const cuda::Extent grid(rows, (threads + kSumThreads - 1) / kSumThreads, 1);
+  cuda::launch(device, {.grid = grid, .block = kSumThreads, .overlap = true}, wide ? weighted_sum<4> : weighted_sum<1>,
+               SumArgs{z, args.weights, args.addend, args.addend_stride, static_cast<int32_t>(args.top_k), args.out,
+                       args.y, args.y_stride},
+               device.step());
 }
 
 }  // namespace weir
