@@ -54,12 +54,9 @@ class OutputRows {
   }
 
   // Before chunk `first` of those before `end`.
-  __device__ void begin(int first, int end) {
-    load_gates(gates_, first, end);
-    load_gates(next_gates_, first + 1, end);
-  }
+  __device__ void begin(int first, int end) { gates_ = load_gates(first, end); }
 
-  // Chunk i; then the gates of the two after it are on their way.
+  // Chunk i; then the gates of the next are on their way.
   __device__ void put_away(Outputs& outputs, int use, int i, int end) {
     const int buffer = use % 2, lane = static_cast<int>(threadIdx.x) % 32;
     ptx::mbarrier_wait(&outputs.made[buffer], use / 2 % 2);
@@ -87,8 +84,7 @@ class OutputRows {
       ptx::store_stream(to, uint4{y[0], y[1], y[2], y[3]});
       ptx::store_stream(to + 1, uint4{y[4], y[5], y[6], y[7]});
     }
-    gates_ = next_gates_;
-    load_gates(next_gates_, i + 2, end);
+    gates_ = load_gates(i + 1, end);
   }
 
  private:
@@ -99,11 +95,13 @@ class OutputRows {
     const int row = i * kChunk + row_;
     return row >= place_.first_row && row < place_.end_row;
   }
-  __device__ void load_gates(Gates& gates, int i, int end) const {
-    const bool wanted = i < end && live(i);
+  __device__ Gates load_gates(int i, int end) const {
+    Gates gates;
+    if (i >= end || !live(i)) return gates;
     const uint4* from = reinterpret_cast<const uint4*>(place_.gate + i * kChunk * place_.gate_stride);
-    ptx::load_stream_into(gates.x[0], from, wanted);
-    ptx::load_stream_into(gates.x[1], from + 1, wanted);
+    gates.x[0] = ptx::load_stream(from);
+    gates.x[1] = ptx::load_stream(from + 1);
+    return gates;
   }
   static __device__ float gated(float x) { return kSilu ? x * fast_sigmoid(x) : fast_sigmoid(x); }
   // Of the row; the order of sums is kda_layer.h's.
@@ -124,7 +122,7 @@ class OutputRows {
 
   int row_, column_;
   OutputPlace place_;  // of this thread's row and columns in chunk 0
-  Gates gates_, next_gates_;
+  Gates gates_;
 };
 
 }  // namespace weir::kda
