@@ -140,8 +140,9 @@ void Compiler::mix(const std::string& layer, const KdaMixer& m, Buffer x, Buffer
            {"beta", &m.beta, b.beta},
            {m.gate_a ? "gate_a" : "gate", m.gate_a ? &*m.gate_a : &m.gate, m.gate_a ? gate_low : b.gate}},
           x);
-  linear(name + "f_b", m.f_b, low, b.f);
-  if (m.gate_a) linear(name + "gate", m.gate, gate_low, b.gate);
+  std::vector<Product> second = {{"f_b", &m.f_b, b.f}};
+  if (m.gate_a) second.push_back({"gate", &m.gate, b.gate, gate_low});
+  linears(name, second, low);
 
   if (one_op) {
     kda_layer(name, m, b);

@@ -57,6 +57,12 @@ void Compiler::moe(const std::string& name, const MoeFfn& f, Buffer router_input
                       .weights = weights.data}),
          weights);
   const Buffer routed = f.latent ? c_.buffer("moe.latent_out", input.cols) : out;
+  const Buffer shared = f.shared ? c_.buffer("moe.shared", spec_.hidden) : Buffer{};
+  if (f.shared) narrow(name + "shared.", *f.shared, shared);
+  if (f.shared_gate) {
+    elementwise(name + "shared.gate_row.apply", ElementwiseKind::kGateRow, shared, shared_gate, shared);
+  }
+  const Buffer addend = f.latent ? Buffer{} : shared;  // the latents' sum goes through a product first
   c_.add(bind_moe(c_.device(), name + "experts",
                   {.experts = f.experts,
                    .in = input.cols,
@@ -71,6 +77,9 @@ void Compiler::moe(const std::string& name, const MoeFfn& f, Buffer router_input
                    .x_stride = input.cols,
                    .ids = ids,
                    .weights = weights.data,
+                   .routed_before = f.shared.has_value(),
+                   .addend = addend.data,
+                   .addend_stride = addend.cols,
                    .y = routed.data,
                    .y_stride = routed.cols,
                    .max_rows = c_.options().max_rows,
@@ -81,14 +90,7 @@ void Compiler::moe(const std::string& name, const MoeFfn& f, Buffer router_input
     if (!f.latent->norm.empty()) norm(name + "latent_norm", f.latent->norm, routed, routed);
     linear(name + "latent_up", f.latent->up, routed, out);
   }
-  if (f.shared) {
-    const Buffer shared = c_.buffer("moe.shared", spec_.hidden);
-    narrow(name + "shared.", *f.shared, shared);
-    if (f.shared_gate) {
-      elementwise(name + "shared.gate_row.apply", ElementwiseKind::kGateRow, shared, shared_gate, shared);
-    }
-    add(name + "shared.add", out, shared, out);
-  }
+  if (f.shared && f.latent) add(name + "shared.add", out, shared, out);
 }
 
 void Compiler::feed(const std::string& name, const ParallelFfn& f, Buffer stream, Buffer x, Buffer out) {

@@ -29,10 +29,11 @@ void Compiler::linears(const std::string& name, const std::vector<Product>& part
   std::vector<LinearArgs> args;
   for (const Product& p : parts) {
     if (p.part == nullptr || p.part->weight.empty()) continue;
-    if (!c_.device().is_cuda()) linear(name + p.name, *p.part, x, p.y);
-    args.push_back(linear_args(*p.part, x, p.y));
+    const Buffer from = p.x.value_or(x);
+    if (!c_.device().is_cuda()) linear(name + p.name, *p.part, from, p.y);
+    args.push_back(linear_args(*p.part, from, p.y));
   }
-  if (c_.device().is_cuda()) c_.add(bind_linears(c_.device(), name + "projections", args), parts.front().y);
+  if (c_.device().is_cuda()) c_.add(bind_linears(c_.device(), name + parts.front().name, args), parts.front().y);
 }
 
 void Compiler::norm(const std::string& name, const FloatVector& weight, Buffer x, Buffer y, RowSet rows) {

@@ -5,6 +5,7 @@
 
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -79,11 +80,12 @@ class Compiler {
   void gated_norm(const std::string& name, NormKind kind, int64_t heads, const FloatVector& weight, Buffer gate,
                   Buffer o);
 
-  // One of several products of the same x.
+  // One of several products of the same x, or of its own.
   struct Product {
     std::string name;
     const Linear* part;
     Buffer y;
+    std::optional<Buffer> x = {};
   };
 
   // --- feed-forward (compile_ffn.cpp) ---
@@ -102,7 +104,7 @@ class Compiler {
 
   // --- small parts (compiler.cpp) ---
   void linear(const std::string& name, const Linear& part, Buffer x, Buffer y);
-  // One op on a GPU; named `name` + their own. Parts without a weight are left out.
+  // One op on a GPU, named as the first; else `name` + their own. Parts without a weight are left out.
   void linears(const std::string& name, const std::vector<Product>& parts, Buffer x);
   LinearArgs linear_args(const Linear& part, Buffer x, Buffer y) const;
   void norm(const std::string& name, const FloatVector& weight, Buffer x, Buffer y, RowSet rows = RowSet::kAll);

@@ -34,7 +34,7 @@
 //     acc = acc * 2^(M - M') (exact), then mma(P, V, acc) over the tile's positions, ascending; l likewise, V being 1
 //   Merge: M' = max(M, M2); acc = fma(acc, 2^(M - M'), acc2 * 2^(M2 - M')), l likewise; a piece that shows a row
 //   nothing is left out. Sink t = sink * log2(e): M' = max(M, ceil(t)); l = fma(l, 2^(M - M'), 2^(t - M')); acc * 2^(M
-//   - M'). out = acc / l.
+//   - M'). out = acc * (1 / l).
 // Values that a row does not see are multiplied by zero there: they must be finite, or zero where nothing was written.
 //
 // Cost: each visible page row is read once per block of rows; 2 * heads * (key_dim + value_dim) * n FLOPs a row.

@@ -1,7 +1,7 @@
 #include <algorithm>
 
-#include "ops/attention/attention_merge_cuda.cuh"
 #include "ops/attention/attention_mma.h"
+#include "ops/attention/attention_softmax_cuda.cuh"
 
 namespace weir {
 namespace {
@@ -52,9 +52,9 @@ __global__ void __launch_bounds__(128)
       acc.w = fmaf(acc.w, merge.keep, next[i].w * merge.add);
     }
   }
-  const float keep = a.args.sinks != nullptr ? mma::merge_sink(all, a.args.sinks[head]) : 1.f;
+  const float scale = mma::out_scale(all, a.args.sinks, head);
   float* out = a.args.out + row * a.args.out_stride + head * a.args.value_dim + d;
-  const float result[4] = {acc.x * keep / all.l, acc.y * keep / all.l, acc.z * keep / all.l, acc.w * keep / all.l};
+  const float result[4] = {acc.x * scale, acc.y * scale, acc.z * scale, acc.w * scale};
   for (int i = 0; i < 4 && d + i < a.args.value_dim; ++i) out[i] = result[i];
 }
 

@@ -16,8 +16,9 @@ struct MmaAttention {
   AttentionArgs args;
   SelectedRows selected;
   AttentionGeometry geometry;
-  float scale2 = 0;      // scale * log2(e)
-  bool vectors = false;  // heads of q begin at multiples of 16 bytes
+  float scale2 = 0;        // scale * log2(e)
+  bool vectors = false;    // heads of q begin at multiples of 16 bytes
+  bool out_pairs = false;  // heads of out at multiples of 8 bytes
   PieceSlot slot;
   int64_t slots = 0;
   float* partials = nullptr;       // [slots]
@@ -27,6 +28,7 @@ struct MmaAttention {
 struct MmaKernels {
   void (*attend)(const StepView* step, MmaAttention a) = nullptr;
   int threads = 0, shared_bytes = 0, blocks_per_sm = 1;
+  int workers = 1;  // of a block, which take units side by side
   PieceSlot slot;
 };
 

@@ -1,9 +1,8 @@
-#include "ops/attention/attention_mma_cuda.cuh"
+#include "ops/attention/attention_few_cuda.cuh"
+#include "ops/attention/attention_many_cuda.cuh"
 
 namespace weir {
 
-MmaKernels mma_kernels_128(bool many) {
-  return many ? mma_kernels<MmaShape<128, 128, false, 1, 4, 1>>() : mma_kernels<MmaShape<128, 128, false, 1, 1, 4>>();
-}
+MmaKernels mma_kernels_128(bool are_many) { return are_many ? many::kernels<128>() : few::kernels<128>(); }
 
 }  // namespace weir

@@ -1,9 +1,8 @@
-#include "ops/attention/attention_mma_cuda.cuh"
+#include "ops/attention/attention_few_cuda.cuh"
+#include "ops/attention/attention_many_cuda.cuh"
 
 namespace weir {
 
-MmaKernels mma_kernels_64(bool many) {
-  return many ? mma_kernels<MmaShape<64, 64, false, 1, 4, 1>>() : mma_kernels<MmaShape<64, 64, false, 1, 1, 4>>();
-}
+MmaKernels mma_kernels_64(bool are_many) { return are_many ? many::kernels<64>() : few::kernels<64>(); }
 
 }  // namespace weir

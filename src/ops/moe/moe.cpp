@@ -280,8 +280,11 @@ class MoeOp final : public BoundOp {
     const RowTiles tiles(rows, args_.out, std::max<int64_t>(kSumsPerItem / args_.top_k, 64), 64);
     device_.pool().parallel_for(tiles.items(), [&](int64_t item, int) {
       tiles.each(item, [&](int64_t row, int64_t begin, int64_t end) {
-        sum_(gathered_ + begin, args_.out, plan_.places(row), args_.weights + row * args_.top_k, args_.top_k,
-             args_.y + row * args_.y_stride + begin, end - begin);
+        float* y = args_.y + row * args_.y_stride + begin;
+        sum_(gathered_ + begin, args_.out, plan_.places(row), args_.weights + row * args_.top_k, args_.top_k, y,
+             end - begin);
+        if (args_.addend == nullptr) return;
+        act_(ElementwiseKind::kAdd, 1, 0, y, args_.addend + row * args_.addend_stride + begin, y, end - begin);
       });
     });
   }
@@ -341,6 +344,9 @@ void check(const std::string& name, const MoeArgs& args, KernelSet set) {
   if (args.x_stride < args.in || args.y_stride < args.out) {
     fail(name, ": MoE of rows of ", args.in, " to ", args.out, " elements, but strides are ", args.x_stride, " and ",
          args.y_stride);
+  }
+  if (args.addend != nullptr && args.addend_stride < args.out) {
+    fail(name, ": MoE of rows of ", args.out, " elements, but what is added has a stride of ", args.addend_stride);
   }
   for (size_t e = 0; e < args.experts.size(); ++e) {
     check_matrix(name, e, "gate", args.experts[e].gate, args.inter, args.in, set);

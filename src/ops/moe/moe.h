@@ -3,7 +3,7 @@
 //   x [rows, in];  ids, weights [rows, top_k] (router.h; ids ascending);  y [rows, out]   FP32
 //   expert e:  h = act(gate_e x + bg_e, up_e x + bu_e) [inter];  z_e = down_e h + bd_e [out]
 //              products as linear.h, any format per matrix; biases, where there are any, are added last
-//   y = sum over a row's experts, ids ascending: a = fma(w, z_e, a) from +0
+//   y = sum over a row's experts, ids ascending: a = fma(w, z_e, a) from +0;  then y + addend, where there is one
 // An expert's output for a row does not depend on other rows (docs/numerics.md, CPU rule 6).
 //
 // A step builds, per expert that has rows, the list of its (row, slot) pairs; gate and up run over the gathered rows in
@@ -71,6 +71,11 @@ struct MoeArgs {
   int64_t x_stride = 0;
   const int32_t* ids = nullptr;
   const float* weights = nullptr;
+  // On CUDA: ids were written by an op that at least one other lies behind, so that experts' weights can be fetched
+  // while that one still runs.
+  bool routed_before = false;
+  const float* addend = nullptr;  // [rows, out], not y
+  int64_t addend_stride = 0;
   float* y = nullptr;
   int64_t y_stride = 0;
   int32_t max_rows = 0;                     // the most rows of a step; sizes the buffers

@@ -106,7 +106,7 @@ class MoeTiles final : public MoeCuda {
     allow_plan(device, this->name(), count_);
     experts_ = upload_experts(device, args);
     for (const ExpertTiles& side : {experts_.gate_up, experts_.down}) {
-      allow_few(device, side.format);
+      allow_few(device, this->name(), side);
       allow_many(side.format);
     }
     StepBuffers buffers;

@@ -77,11 +77,32 @@ struct PairOut {
 // What becomes of the sums: h or z.
 struct ExpertOut {
   bool hidden = false;
+  int32_t strips = 0;  // of an expert
   HiddenOut h;
   PairOut z;
 
-  // Sums of a pair: rows `lane / 4` and 8 more of the strip.
-  __device__ void store(int32_t expert, int strip, int64_t pair, float first, float second) const {
+  // A strip's sums for a tile of pairs, as the mma's C fragments: sums[c][i] of outputs lane / 4 + 8 (i / 2) and pair
+  // 8 c + lane % 4 * 2 + i % 2. A loop that moves the sums: the code for each of them would be too long for the
+  // instruction cache.
+  template <int kColumns>
+  __device__ void store(const PairTile& tile, const int32_t* pairs, int strip, float (&sums)[kColumns][4]) const {
+#pragma unroll 1
+    for (int r = lane_index() % 4 * 2; r - lane_index() % 4 * 2 < tile.rows; r += 8) {
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        if (r + i < tile.rows) store_pair(tile.expert, strip, pairs[r + i], sums[0][i], sums[0][2 + i]);
+      }
+#pragma unroll
+      for (int c = 0; c + 1 < kColumns; ++c) {
+        for (int i = 0; i < 4; ++i) sums[c][i] = sums[c + 1][i];
+      }
+    }
+    if (strip == strips - 1) pad(tile, pairs);
+  }
+
+ private:
+  // Rows `lane / 4` and 8 more of the strip.
+  __device__ void store_pair(int32_t expert, int strip, int64_t pair, float first, float second) const {
     const int row = lane_index() / 4;
     if (hidden) {
       store_hidden(expert, int64_t{strip} * 8 + row, pair, first, second);
@@ -130,6 +151,7 @@ struct ExpertProduct {
   PairPlan plan;                 // none: SmallPlan
   const int32_t* ids = nullptr;  // [rows, top_k]
   int32_t top_k = 0;
+  int32_t most_pairs = 0;  // of the step
   int32_t tile_rows = 0;
   // All but the rows was written before the launch that comes before this one.
   bool planned_before = false;
@@ -143,6 +165,7 @@ struct ExpertProduct {
 struct StepShape {
   int32_t rows = 0;
   int32_t pairs = 0;
+  int32_t wanted_tile_rows = 0;  // of warps: 8 or 32, or the step's if there are fewer
   int32_t tile_rows = 0;
   bool small = false;  // blocks plan by themselves
   bool many = false;   // rows an expert: blocks multiply (moe_many_cuda.cu), else warps (moe_few_cuda.cuh)
@@ -163,13 +186,12 @@ void plan_pairs(CudaDevice& device, int32_t rows, const PlanArgs& args, const Pa
 // Before the first plan of so many experts. Error when it does not fit into shared memory.
 void allow_plan(const CudaDevice& device, const std::string& name, int64_t experts);
 
-// Before the first product with a format.
-void allow_few(const CudaDevice& device, TileFormat format);
+// Before the first product with a side's experts; Error when its rows are too long.
+void allow_few(const CudaDevice& device, const std::string& name, const ExpertTiles& side);
 void allow_many(TileFormat format);
-// The most rows of a tile: warps multiply at most kMostFewRows of rows of `width`; blocks as their kernel, 0 where
-// there is none for the format.
-inline constexpr int32_t kMostFewRows = 32;
-int32_t few_tile_rows(const CudaDevice& device, int32_t rows, TileFormat format, int64_t width);
+// The most rows of a tile: of warps `wanted` or as many as there is room for; of blocks as many as their kernel takes,
+// 0 where there is none for the format.
+int32_t few_tile_rows(const CudaDevice& device, int32_t wanted, const ExpertTiles& side);
 int32_t many_tile_rows(TileFormat format);
 void multiply_few_pairs(CudaDevice& device, const StepShape& shape, const ExpertProduct& product);
 void multiply_many_pairs(CudaDevice& device, const ExpertProduct& product);

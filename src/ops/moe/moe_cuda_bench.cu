@@ -43,7 +43,7 @@ T* random_array(CudaDevice& device, int64_t count) {
 }
 
 ExpertTiles random_experts(CudaDevice& device, const Model& m, int64_t out, int64_t in) {
-  const TiledWeight shape = tiled_shape({.format = WeightFormat::kBf16, .out = out, .in = in});
+  const TiledWeight shape = tiled_shape({.format = WeightFormat::kBf16, .out = out, .in = in}, kExpertSegmentIns);
   ExpertTiles experts{m.format, nullptr, static_cast<int32_t>(shape.strips()), shape.segments, shape.segment_tiles};
   experts.tiles =
       random_array<std::byte>(device, m.experts * experts.strips * experts.k_tiles() * tile_bytes(m.format));
@@ -61,7 +61,7 @@ class ModelBench {
       : device_(device), report_(report), m_(model) {
     experts_ = {random_experts(device, m_, 2 * m_.inter, m_.in), random_experts(device, m_, m_.out, m_.inter)};
     allow_plan(device, m_.name, m_.experts);
-    allow_few(device, m_.format);
+    for (const ExpertTiles& side : {experts_.gate_up, experts_.down}) allow_few(device, m_.name, side);
     allow_many(m_.format);
     const int64_t pairs = kMostTokens * m_.top_k;
     x_ = random_array<float>(device, kMostTokens * m_.in);
@@ -145,7 +145,7 @@ class ModelBench {
     report_.add(row);
     if (peer_us == 0) return;
     row.us = peer_us;
-    row.by = "torch";
+    row.by = "torch (table)";
     report_.add(row);
   }
 

@@ -32,11 +32,13 @@ class OnDevice {
         weights_(device, p.weights),
         ids_(device, p.ids),
         y_(device, (p.shape.rows + 1) * p.args.y_stride),
+        addend_(device, p.addend),
         args_(p.args) {
     args_.x = x_.data();
     args_.weights = weights_.data();
     args_.ids = ids_.data();
     args_.y = y_.data();
+    if (!p.addend.empty()) args_.addend = addend_.data();
     op_ = bind_moe(device, "moe", args_);
   }
 
@@ -65,7 +67,7 @@ class OnDevice {
  private:
   DeviceBuffer<float> x_, weights_;
   DeviceBuffer<int32_t> ids_;
-  DeviceBuffer<float> y_;
+  DeviceBuffer<float> y_, addend_;
   MoeArgs args_;
   std::unique_ptr<BoundOp> op_;
 };
@@ -167,6 +169,7 @@ TEST_F(MoeCuda, GivesTheBitsOfTheCpuWithFp32Products) {
     for (const Shape& shape : {Shape{4, 64, 96, 64, 2, 3}, Shape{3, 160, 32, 96, 3, 5}}) {
       Problem& p = problem(shape, formats, kActs[seed % 4], seed);
       if (seed % 2 == 0) p.add_biases();
+      if (seed % 3 == 0) p.add_addend();
       ++seed;
       const std::vector<float> expected = p.naive();
       const std::vector<float> found = OnDevice(device(), p).run(shape.rows);
@@ -253,6 +256,24 @@ TEST_F(MoeCuda, GivesABatchTheBitsOfItsRows) {
             << weight_format_name(format) << ", row " << r << " of " << rows;
       }
     }
+  }
+}
+
+TEST_F(MoeCuda, AddsWhatIsToBeAdded) {
+  for (const int64_t padding : {0, 1}) {  // rows of whole vectors, and others
+    Problem& p = problem({4, 64, 64, 96, 2, 5}, {WeightFormat::kBf16}, kSwiGlu, 14);
+    p.args.activations = Activations::kAuto;
+    p.args.y_stride = p.shape.out + padding;
+    std::vector<float> expected = OnDevice(device(), p).run(5);
+    expect_model(p, expected, "before");
+    p.add_addend();
+    for (int64_t r = 0; r < 5; ++r) {
+      for (int64_t o = 0; o < p.shape.out; ++o) {
+        expected[static_cast<size_t>(r * p.args.y_stride + o)] += p.addend[static_cast<size_t>(r * p.shape.out + o)];
+      }
+    }
+    const std::vector<float> found = OnDevice(device(), p).run(5);
+    for (int64_t r = 0; r < 5; ++r) EXPECT_TRUE(same_floats(row_of(expected, p, r), row_of(found, p, r)));
   }
 }
 

@@ -13,9 +13,6 @@
 #include "ops/moe/moe_few.h"
 #include "ops/moe/moe_small_plan_cuda.cuh"
 
-#ifndef FEW_W
-#define FEW_W 8
-#endif
 namespace weir {
 
 // What a launch says besides the product.
@@ -32,7 +29,7 @@ inline constexpr int kFewRingBytes = (kFewStages * (kStageBytes<Operand> + 8) + 
 inline constexpr int kTilesAhead = 4;  // tiles of pairs whose rows are there or on their way
 // Warps that multiply.
 template <int kMostColumns>
-inline constexpr int kFewWarps = kMostColumns == 1 ? FEW_W : 11;
+inline constexpr int kFewWarps = kMostColumns == 1 ? 8 : 11;
 template <int kMostColumns>
 inline constexpr int kFewBlocks = kMostColumns == 1 ? 2 : 1;  // of a multiprocessor
 
@@ -49,9 +46,10 @@ struct StripRange {
 
   __device__ StripRange(const ExpertProduct& args, const FewLaunch& launch, int32_t tiles, int warps)
       : strips(args.experts.strips), parts(launch.parts) {
-    const int64_t items = int64_t{tiles} * strips;
-    first = static_cast<int32_t>(items * blockIdx.x / gridDim.x);
-    end = static_cast<int32_t>(items * (blockIdx.x + 1) / gridDim.x);
+    const int32_t block = static_cast<int32_t>(blockIdx.x), blocks = static_cast<int32_t>(gridDim.x);
+    const int32_t each = tiles * strips / blocks, more = tiles * strips % blocks;  // so many blocks have one more
+    first = each * block + (block < more ? block : more);
+    end = first + each + (block < more ? 1 : 0);
     const int warp = static_cast<int>(threadIdx.x) / 32;
     step = warps / parts;
     warp_first = warp / parts < step ? first + warp / parts : end;
@@ -87,11 +85,13 @@ class StripRing {
         range_(range),
         next_(range) {
     if (lane_index() == 0) {
+#pragma unroll 1
       for (int i = 0; i < kFewStages; ++i) cuda::ptx::mbarrier_init(full_ + i, 1);
       cuda::ptx::mbarrier_fence_init();
     }
     __syncwarp();
     find();
+#pragma unroll 1
     for (int i = 0; i < kFewStages; ++i) fetch(i);
   }
 
@@ -173,35 +173,45 @@ struct RowStore {
   __device__ static int parity(int n) { return n / kTilesAhead % 2; }
 };
 
-// A row of FP32 to its slot, by a warp.
-__device__ inline void round_row(const float* x, int64_t in, int64_t width, std::byte* to) {
-  constexpr int kBatch = 6;
-  const int units = static_cast<int>(width / 8);
-  const int whole = reinterpret_cast<uintptr_t>(x) % 16 == 0 ? static_cast<int>(in / 8) : 0;
-  auto* out = reinterpret_cast<uint4*>(to);
-  for (int first = lane_index(); first < whole; first += 32 * kBatch) {
-    float4 low[kBatch], high[kBatch];
+// Rows of FP32 to their slots, by some threads; each takes every `step`-th eight of a row.
+__device__ inline void round_rows(const ExpertProduct& args, const PairPlan& plan, const PairTile& tile,
+                                  const RowStore& store, int32_t slot, int thread, int step) {
+  constexpr int kBatch = 3;
+  const int eights = static_cast<int>(args.experts.width() / 8);
+#pragma unroll 1
+  for (int r = 0; r < tile.rows; ++r) {
+    const int64_t row = plan.pairs[tile.first + r] / args.x.pairs_per_row;
+    const float* x = args.x.exact + row * args.x.exact_stride;
+    auto* to = reinterpret_cast<uint4*>(store.slot(slot, r));
+    const int whole = reinterpret_cast<uintptr_t>(x) % 16 == 0 ? static_cast<int>(args.x.in / 8) : 0;
+#pragma unroll 1
+    for (int first = thread; first < eights; first += step * kBatch) {
+      float4 low[kBatch], high[kBatch];
 #pragma unroll
-    for (int i = 0; i < kBatch; ++i) {
-      if (first + 32 * i >= whole) break;
-      low[i] = reinterpret_cast<const float4*>(x)[2 * (first + 32 * i)];
-      high[i] = reinterpret_cast<const float4*>(x)[2 * (first + 32 * i) + 1];
-    }
+      for (int i = 0; i < kBatch; ++i) {
+        const int at = first + step * i;
+        if (at >= whole) continue;
+        low[i] = reinterpret_cast<const float4*>(x)[2 * at];
+        high[i] = reinterpret_cast<const float4*>(x)[2 * at + 1];
+      }
 #pragma unroll
-    for (int i = 0; i < kBatch; ++i) {
-      if (first + 32 * i >= whole) break;
-      out[first + 32 * i] = pack_eight(low[i], high[i]);
+      for (int i = 0; i < kBatch; ++i) {
+        const int at = first + step * i;
+        if (at < eights) to[at] = at < whole ? pack_eight(low[i], high[i]) : round_eight(x, int64_t{at} * 8, args.x.in);
+      }
     }
   }
-  for (int unit = whole + lane_index(); unit < units; unit += 32) out[unit] = round_eight(x, int64_t{unit} * 8, in);
 }
 
-// By a warp: the rows of the tiles that the block's strips belong to.
+// By a warp: the rows of the tiles that the block's strips belong to. Those of the first tile that have to be rounded
+// are the whole block's to bring.
 __device__ inline void bring_rows(const ExpertProduct& args, const PairPlan& plan, const StripRange& range,
                                   const RowStore& store) {
   const int lane = lane_index();
   const int first = range.first / range.strips, end = (range.end - 1) / range.strips + 1;
+  const bool exact = args.x.exact != nullptr;
   int oldest = first, used = 0, slot = 0;
+#pragma unroll 1
   for (int t = first; t < end; ++t) {
     const PairTile tile = plan.tiles[t];
     while (used + tile.rows > store.slots || t - oldest == kTilesAhead) {
@@ -209,15 +219,12 @@ __device__ inline void bring_rows(const ExpertProduct& args, const PairPlan& pla
       used -= plan.tiles[oldest++].rows;
     }
     uint64_t* full = store.full + (t - first) % kTilesAhead;
-    const int64_t width = args.experts.width();
-    if (args.x.exact != nullptr) {
-      for (int r = 0; r < tile.rows; ++r) {
-        const int64_t row = plan.pairs[tile.first + r] / args.x.pairs_per_row;
-        round_row(args.x.exact + row * args.x.exact_stride, args.x.in, width, store.slot(slot, r));
-      }
+    if (exact) {
+      if (t > first) round_rows(args, plan, tile, store, slot, lane, 32);
       __syncwarp();
       if (lane == 0) cuda::ptx::mbarrier_arrive(full);
     } else {
+      const int64_t width = args.experts.width();
       const int bytes = static_cast<int>(width) * 2;
       if (lane == 0) cuda::ptx::mbarrier_arrive_expect(full, tile.rows * bytes);
       __syncwarp();
@@ -229,6 +236,15 @@ __device__ inline void bring_rows(const ExpertProduct& args, const PairPlan& pla
     used += tile.rows;
     slot = store.after(slot, tile.rows);
   }
+}
+
+// Before bring_rows and multiply_strips, by the whole block.
+__device__ inline void bring_first_rows(const ExpertProduct& args, const PairPlan& plan, const StripRange& range,
+                                        const RowStore& store) {
+  if (args.x.exact == nullptr) return;
+  const PairTile tile = plan.tiles[range.first / range.strips];
+  round_rows(args, plan, tile, store, 0, static_cast<int>(threadIdx.x), static_cast<int>(blockDim.x));
+  __syncthreads();
 }
 
 // B fragments from rows that lie side by side, as SharedX has them. Columns without a row take another's: nobody looks
@@ -324,25 +340,12 @@ __device__ inline bool add_parts(Sums<1>& sums, float4* left, int turn, const St
   return true;
 }
 
-template <int kColumns>
-__device__ inline void store_sums(const ExpertProduct& args, const PairPlan& plan, const PairTile& tile, int strip,
-                                  const Sums<kColumns>& sums) {
-  const int32_t* pairs = plan.pairs + tile.first;
-#pragma unroll
-  for (int c = 0; c < kColumns; ++c) {
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      const int r = c * 8 + lane_index() % 4 * 2 + i;
-      if (r < tile.rows) args.out.store(tile.expert, strip, pairs[r], sums.value[c][i], sums.value[c][2 + i]);
-    }
-  }
-  if (strip == args.experts.strips - 1) args.out.pad(tile, pairs);
-}
-
 template <class Operand, int kMostColumns>
 __device__ inline void multiply_strips(const ExpertProduct& args, const PairPlan& plan, const StripRange& range,
                                        std::byte* ring_memory, const RowStore& store, float4* left) {
   StripRing<Operand> ring(ring_memory, args, plan.tiles, range);
+  if (args.planned_before) cuda::ptx::wait_for_previous();
+  bring_first_rows(args, plan, range, store);
   const int first_tile = range.first / range.strips, end_tile = (range.end - 1) / range.strips + 1;
   const int segments = args.experts.segments / range.parts;
   const int first_byte = range.part * segments * args.experts.segment_tiles * 128;
@@ -359,7 +362,7 @@ __device__ inline void multiply_strips(const ExpertProduct& args, const PairPlan
         if constexpr (kMostColumns == 1) {
           if (range.parts > 1 && !add_parts(sums, left, turn, range)) continue;
         }
-        store_sums<kColumns>(args, plan, tile, at.strip, sums);
+        args.out.store(tile, plan.pairs + tile.first, at.strip, sums.value);
       }
     };
     if (kMostColumns == 1 || tile.rows <= 8) {
@@ -394,7 +397,7 @@ __global__ void __launch_bounds__((kFewWarps<kMostColumns> + 1) * 32, kFewBlocks
   cuda::ptx::let_next_start();
   PairPlan plan = args.plan;
   if (plan.tiles == nullptr) {
-    small.make(args.ids, step->rows * args.top_k, args.tile_rows);
+    small.make(args, step);
     plan = small.view();
   } else {
     __syncthreads();
@@ -406,6 +409,7 @@ __global__ void __launch_bounds__((kFewWarps<kMostColumns> + 1) * 32, kFewBlocks
                                                   reinterpret_cast<float4*>(left));
   }
   if (args.planned_before) cuda::ptx::wait_for_previous();
+  bring_first_rows(args, plan, range, store);
   bring_rows(args, plan, range, store);
 }
 

@@ -270,29 +270,20 @@ class Segment {
 
 template <class Operand, int kRows>
 __device__ void multiply_item(const ExpertProduct& args, const ManyItem& item, Stages<Operand>& stages) {
-  float total[kRows / 2];
+  float total[kRows / 8][4];
 #pragma unroll
-  for (int i = 0; i < kRows / 2; ++i) total[i] = 0;
+  for (auto& column : total) {
+    for (float& v : column) v = 0;
+  }
   for (int segment = 0; segment < args.experts.segments; ++segment) {
     float sums[kRows / 2];
     Segment<Operand, kRows>(stages, sums).multiply(args.experts.segment_tiles);
 #pragma unroll
-    for (int i = 0; i < kRows / 2; ++i) total[i] += sums[i];
+    for (int i = 0; i < kRows / 2; ++i) total[i / 4][i % 4] += sums[i];
   }
   const int warp = static_cast<int>(threadIdx.x) / 32;
   if (warp >= item.strips) return;
-  const int strip = item.first_strip + warp;
-  const int32_t* pairs = args.plan.pairs + item.tile.first;
-#pragma unroll
-  for (int column = 0; column < kRows / 8; ++column) {
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      const int row = column * 8 + lane_index() % 4 * 2 + i;
-      if (row >= item.tile.rows) continue;
-      args.out.store(item.tile.expert, strip, pairs[row], total[4 * column + i], total[4 * column + 2 + i]);
-    }
-  }
-  if (strip == args.experts.strips - 1) args.out.pad(item.tile, pairs);
+  args.out.store(item.tile, args.plan.pairs + item.tile.first, item.first_strip + warp, total);
 }
 
 template <class Operand>

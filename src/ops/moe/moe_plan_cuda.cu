@@ -1,4 +1,6 @@
 // The first launch of a step of experts, and the last: the plan with the rounding of x, and the sum.
+#include <type_traits>
+
 #include "base/error.h"
 #include "device/cuda/ptx.h"
 #include "ops/linear/linear_tile_cuda.cuh"
@@ -122,22 +124,47 @@ __global__ void __launch_bounds__(kThreads)
 
 constexpr int kSumThreads = 256;
 
+struct SumArgs {
+  const float* z;
+  const float* weights;
+  const float* addend;
+  int64_t addend_stride;
+  int32_t top_k;
+  int64_t out;
+  float* y;
+  int64_t y_stride;
+};
+
+// A thread takes kOutputs neighbours of a row.
+template <int kOutputs>
 __global__ void __launch_bounds__(kSumThreads)
-    weighted_sum(const float* z, const float* weights, int32_t top_k, int64_t out, float* y, int64_t y_stride,
-                 const StepView* step) {
+    weighted_sum(const __grid_constant__ SumArgs args, const StepView* step) {
+  using Word = std::conditional_t<kOutputs == 4, float4, float>;
   cuda::ptx::wait_for_previous();
   cuda::ptx::let_next_start();
   const int64_t row = blockIdx.x;
   if (row >= step->rows) return;
-  const int64_t d = int64_t{blockIdx.y} * kSumThreads + threadIdx.x;
-  if (d >= out) return;
-  float a = 0;
+  const int64_t d = (int64_t{blockIdx.y} * kSumThreads + threadIdx.x) * kOutputs;
+  if (d >= args.out) return;
+  const auto read = [](const float* from, float(&v)[kOutputs]) {
+    const Word word = *reinterpret_cast<const Word*>(from);
+    const auto* words = reinterpret_cast<const float*>(&word);
+    for (int i = 0; i < kOutputs; ++i) v[i] = words[i];
+  };
+  float sum[kOutputs] = {}, v[kOutputs];
 #pragma unroll 8
-  for (int32_t k = 0; k < top_k; ++k) {
-    const int64_t pair = row * top_k + k;
-    a = math::fma(weights[pair], z[pair * out + d], a);
+  for (int32_t k = 0; k < args.top_k; ++k) {
+    const int64_t pair = row * args.top_k + k;
+    read(args.z + pair * args.out + d, v);
+    for (int i = 0; i < kOutputs; ++i) sum[i] = math::fma(args.weights[pair], v[i], sum[i]);
   }
-  y[row * y_stride + d] = a;
+  if (args.addend != nullptr) {
+    read(args.addend + row * args.addend_stride + d, v);
+    for (int i = 0; i < kOutputs; ++i) sum[i] = sum[i] + v[i];
+  }
+  Word word;
+  for (int i = 0; i < kOutputs; ++i) reinterpret_cast<float*>(&word)[i] = sum[i];
+  *reinterpret_cast<Word*>(args.y + row * args.y_stride + d) = word;
 }
 
 constexpr int64_t kReservedShared = 2048;  // of a block: static arrays and alignment
@@ -162,9 +189,16 @@ void plan_pairs(CudaDevice& device, int32_t rows, const PlanArgs& args, const Pa
 }
 
 void sum_pairs(CudaDevice& device, int32_t rows, const MoeArgs& args, const float* z) {
-  const cuda::Extent grid(rows, (args.out + kSumThreads - 1) / kSumThreads, 1);
-  cuda::launch(device, {.grid = grid, .block = kSumThreads, .overlap = true}, weighted_sum, z, args.weights,
-               static_cast<int32_t>(args.top_k), args.out, args.y, args.y_stride, device.step());
+  const auto fours = [](const float* at, int64_t stride) {
+    return reinterpret_cast<uintptr_t>(at) % 16 == 0 && stride % 4 == 0;
+  };
+  const bool wide = fours(z, args.out) && fours(args.y, args.y_stride) && fours(args.addend, args.addend_stride);
+  const int64_t threads = wide ? args.out / 4 : args.out;
+  const cuda::Extent grid(rows, (threads + kSumThreads - 1) / kSumThreads, 1);
+  cuda::launch(device, {.grid = grid, .block = kSumThreads, .overlap = true}, wide ? weighted_sum<4> : weighted_sum<1>,
+               SumArgs{z, args.weights, args.addend, args.addend_stride, static_cast<int32_t>(args.top_k), args.out,
+                       args.y, args.y_stride},
+               device.step());
 }
 
 }  // namespace weir

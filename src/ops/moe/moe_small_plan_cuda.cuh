@@ -16,15 +16,19 @@ struct SmallPlan {
   __device__ PairPlan view() { return {&tile_count, tiles, pairs}; }
 
   // By the whole block, of at least kMostSmallPairs threads.
-  __device__ void make(const int32_t* from, int32_t count, int32_t tile_rows) {
+  __device__ void make(const ExpertProduct& args, const StepView* step) {
     const int pair = static_cast<int>(threadIdx.x);
+    // At the same time as the rows; past L1, which may be older than ids when the launch before is not waited for.
+    const int32_t read = pair < args.most_pairs ? __ldcg(args.ids + pair) : 0;
+    const int32_t count = step->rows * args.top_k, tile_rows = args.tile_rows;
     const bool live = pair < count;
-    const int32_t id = live ? from[pair] : INT32_MAX;
+    const int32_t id = live ? read : INT32_MAX;
     if (pair < kMostSmallPairs) ids[pair] = id;
     __syncthreads();
     const int padded = (count + 3) / 4 * 4;
     int32_t before = 0, rank = 0, all = 0;  // pairs of lower experts; of this one, earlier rows'; all of this one
     if (live) {
+#pragma unroll 1
       for (int at = 0; at < padded; at += 4) {
         const int4 four = *reinterpret_cast<const int4*>(ids + at);
         const int32_t other[4] = {four.x, four.y, four.z, four.w};
@@ -40,6 +44,7 @@ struct SmallPlan {
     __syncthreads();
     if (live) {
       int32_t first = 0;
+#pragma unroll 4
       for (int other = 0; other < count; ++other) first += ids[other] < id ? tiles_of[other] : 0;
       pairs[before + rank] = pair;
       if (rank % tile_rows == 0) {

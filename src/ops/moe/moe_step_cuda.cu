@@ -19,9 +19,9 @@ StepShape step_shape(const CudaDevice& device, int32_t rows, int64_t top_k, int6
     shape.small = false;
   } else {
     // Experts with more rows than a tile of them are read twice: seldom, with so few pairs.
-    const int32_t rows_of_tile = shape.pairs <= 3 * count ? 8 : kMostFewRows;
-    shape.tile_rows = std::min(few_tile_rows(device, rows_of_tile, gate_up.format, gate_up.width()),
-                               few_tile_rows(device, rows_of_tile, down.format, down.width()));
+    shape.wanted_tile_rows = std::min(rows, shape.pairs <= 3 * count ? 8 : 32);
+    shape.tile_rows = std::min(few_tile_rows(device, shape.wanted_tile_rows, gate_up),
+                               few_tile_rows(device, shape.wanted_tile_rows, down));
   }
   return shape;
 }
@@ -52,8 +52,12 @@ void ExpertStep::plan() const {
 }
 
 ExpertProduct ExpertStep::product(const ExpertTiles& side) const {
-  return {
-      .experts = side, .plan = buffers_.plan, .ids = args_.ids, .top_k = plan_.top_k, .tile_rows = shape_.tile_rows};
+  return {.experts = side,
+          .plan = buffers_.plan,
+          .ids = args_.ids,
+          .top_k = plan_.top_k,
+          .most_pairs = shape_.pairs,
+          .tile_rows = shape_.tile_rows};
 }
 
 void ExpertStep::multiply(const ExpertProduct& product) const {
@@ -67,12 +71,14 @@ void ExpertStep::multiply(const ExpertProduct& product) const {
 void ExpertStep::gate_up() const {
   ExpertProduct gate_up = product(experts_.gate_up);
   if (shape_.small) {
+    gate_up.planned_before = args_.routed_before;
     gate_up.x = {.exact = args_.x, .exact_stride = args_.x_stride, .in = args_.in};
   } else {
     gate_up.x.rounded = buffers_.x;
   }
   gate_up.x.pairs_per_row = plan_.top_k;
   gate_up.out = {.hidden = true,
+                 .strips = experts_.gate_up.strips,
                  .h = {.act = args_.act,
                        .gate_bias = args_.gate_bias,
                        .up_bias = args_.up_bias,
@@ -86,7 +92,7 @@ void ExpertStep::down() const {
   ExpertProduct down = product(experts_.down);
   down.planned_before = true;
   down.x.rounded = buffers_.h;
-  down.out = {.z = {.bias = args_.down_bias, .out = args_.out, .z = buffers_.z}};
+  down.out = {.strips = experts_.down.strips, .z = {.bias = args_.down_bias, .out = args_.out, .z = buffers_.z}};
   multiply(down);
 }
 

@@ -33,6 +33,7 @@ TEST_P(MoeKernels, EqualTheNaiveSumBitForBitWithAnyNumberOfThreads) {
     for (const Shape& shape : kShapes) {
       Problem p(shape, formats, std::array{kSwiGlu, kSitu, kGeGlu, kClamped}[seed % 4], seed);
       if (seed % 2 == 0) p.add_biases();
+      if (seed % 3 == 0) p.add_addend();
       ++seed;
       const std::vector<float> expected = p.naive();
       for (const int threads : {1, 2}) {

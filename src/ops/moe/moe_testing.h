@@ -87,6 +87,7 @@ struct Problem {
   std::vector<Matrix> matrices;  // gate, up, down of every expert
   std::vector<float> x, weights;
   std::vector<float> gate_bias, up_bias, down_bias;  // empty: none
+  std::vector<float> addend;                         // [rows + 1, out]; empty: none
   std::vector<int32_t> ids;
   MoeArgs args;
 
@@ -134,6 +135,13 @@ struct Problem {
     args.down_bias = down_bias.data();
   }
 
+  void add_addend() {
+    RandomFloats random(98);
+    addend = random.take((shape.rows + 1) * shape.out);
+    args.addend = addend.data();
+    args.addend_stride = shape.out;
+  }
+
   std::vector<float> run(CpuDevice& device) {
     std::vector<float> y(static_cast<size_t>((shape.rows + 1) * args.y_stride), -7.f);
     args.y = y.data();
@@ -165,6 +173,9 @@ struct Problem {
         add(z, down_bias, e);
         const float w = weights[static_cast<size_t>(r * shape.top_k + k)];
         for (size_t d = 0; d < z.size(); ++d) sum[d] = math::fma(w, z[d], sum[d]);
+      }
+      if (!addend.empty()) {
+        for (size_t d = 0; d < sum.size(); ++d) sum[d] += addend[static_cast<size_t>(r * shape.out) + d];
       }
       std::copy(sum.begin(), sum.end(), y.begin() + r * args.y_stride);
     }

@@ -1,0 +1,139 @@
+// The softmax of a tile of scores, and how pieces are merged: attention.h.
+#pragma once
+
+#include "device/cuda/ptx.h"
+#include "ops/attention/attention_tile_cuda.cuh"
+
+namespace weir::mma {
+
+// 2^(from - to) for integers from <= to; 0 from minus infinity.
+__device__ __forceinline__ float power(float from, float to) {
+  const float d = from - to;
+  return d >= -126.f ? __int_as_float((static_cast<int>(d) + 127) << 23) : 0.f;
+}
+
+struct MaxSum {
+  float m = -__builtin_inff(), l = 0;
+};
+
+// Takes `next` in; acc = fma(acc, keep, next's * add).
+struct Merge {
+  float keep, add;
+};
+__device__ __forceinline__ Merge merge(MaxSum& all, const MaxSum& next) {
+  const float m = fmaxf(all.m, next.m);
+  const Merge merge{power(all.m, m), power(next.m, m)};
+  all.l = fmaf(all.l, merge.keep, next.l * merge.add);
+  all.m = m;
+  return merge;
+}
+// The factor of acc after the last piece: 1 / l, with the head's sink in l if there is one.
+__device__ __forceinline__ float out_scale(MaxSum all, const float* sinks, int64_t head) {
+  if (sinks == nullptr) return 1 / all.l;
+  const float t = sinks[head] * 1.44269504088896341f;
+  const float m = fmaxf(all.m, ceilf(t)), keep = power(all.m, m);
+  return keep / fmaf(all.l, keep, cuda::ptx::exp2_approx(t - m));
+}
+
+// Where query n's result goes.
+__device__ __forceinline__ float* out_of(const MmaAttention& a, const AttentionWork& work, int n) {
+  const int row = work.rows == 1 ? 0 : n / work.heads;
+  return a.args.out + (work.row + row) * a.args.out_stride +
+         (work.first_head + n - row * work.heads) * a.args.value_dim;
+}
+
+// Those of two numbers that are among the first `count`.
+__device__ __forceinline__ void store_pair(float* to, float x, float y, bool aligned, int count = 2) {
+  if (aligned && count >= 2) {
+    *reinterpret_cast<float2*>(to) = {x, y};
+  } else {
+    if (count > 0) to[0] = x;
+    if (count > 1) to[1] = y;
+  }
+}
+
+// What a thread knows of the softmax of its two queries, of which its numbers of m16n8 are: h of 0 and 1.
+struct Softmax {
+  int sees_from[2], sees_to[2];  // positions
+  float max[2];                  // of the piece, as is
+  float sum[4];                  // mma of the weights with ones
+  MaxSum merged[2];              // of the pieces before
+
+  // The two are queries `first` and `first + 8` of the unit.
+  __device__ __forceinline__ void start_unit(const MmaAttention& a, const AttentionWork& work, int first) {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const int n = first + 8 * h;
+      const int p = work.position + (work.rows == 1 ? 0 : n / work.heads);
+      sees_to[h] = n < work.count ? p : -1;
+      sees_from[h] = n < work.count ? a.geometry.first_visible(p) : 0;
+    }
+  }
+
+  __device__ __forceinline__ void start_piece() {
+    max[0] = max[1] = -__builtin_inff();
+#pragma unroll
+    for (int i = 0; i < 4; ++i) sum[i] = 0;
+  }
+
+  // Scores of positions that a query does not see become minus infinity.
+  __device__ __forceinline__ void mask(int tile, float (&scores)[kKeyTile / 8][4]) const {
+    const int first = tile + static_cast<int>(threadIdx.x) % 4 * 2;
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      if (sees_from[h] <= tile && sees_to[h] >= tile + kKeyTile - 1) continue;
+#pragma unroll
+      for (int n = 0; n < kKeyTile / 8; ++n) {
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          const int j = first + 8 * n + i;
+          if (j < sees_from[h] || j > sees_to[h]) scores[n][2 * h + i] = -__builtin_inff();
+        }
+      }
+    }
+  }
+
+  // Scores of a tile become weights, A fragments of m16n8k16. acc is to be multiplied by scale[h] before. c is
+  // positive, so that the largest score is the largest product. Without `both` the second query is none.
+  __device__ __forceinline__ void weigh(const float (&scores)[kKeyTile / 8][4], float c,
+                                        uint32_t (&weights)[kKeyTile / 16][4], float (&scale)[2], bool both = true) {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      if (h == 1 && !both) {
+        scale[h] = 1;
+#pragma unroll
+        for (int n = 0; n < kKeyTile / 8; ++n) weights[n / 2][n % 2 * 2 + h] = 0;
+        continue;
+      }
+      float most = scores[0][2 * h];
+#pragma unroll
+      for (int n = 0; n < kKeyTile / 8; ++n) most = fmaxf(most, fmaxf(scores[n][2 * h], scores[n][2 * h + 1]));
+      const float m = fmaxf(max[h], ceilf(cuda::warp_max<4>(most) * c));
+      const float shift = m == -__builtin_inff() ? 0.f : -m;
+      scale[h] = power(max[h], m);
+      max[h] = m;
+      sum[2 * h] *= scale[h];
+      sum[2 * h + 1] *= scale[h];
+#pragma unroll
+      for (int n = 0; n < kKeyTile / 8; ++n) {
+        const float* pair = scores[n] + 2 * h;
+        weights[n / 2][n % 2 * 2 + h] = cuda::pack_bf16(cuda::ptx::exp2_approx(fmaf(pair[0], c, shift)),
+                                                        cuda::ptx::exp2_approx(fmaf(pair[1], c, shift)));
+      }
+    }
+#pragma unroll
+    for (int k = 0; k < kKeyTile / 16; ++k) cuda::ptx::mma_bf16(sum, weights[k], kOnes, kOnes);
+  }
+
+  // At the end of a piece: what merges its acc into that of the pieces before.
+  __device__ __forceinline__ Merge end_piece(int h, bool first) {
+    const MaxSum piece{max[h], sum[2 * h]};
+    if (!first) return merge(merged[h], piece);
+    merged[h] = piece;
+    return {0, 1};
+  }
+
+  static constexpr uint32_t kOnes = 0x3f803f80u;  // two ones
+};
+
+}  // namespace weir::mma
