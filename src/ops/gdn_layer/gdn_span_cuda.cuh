@@ -117,6 +117,8 @@ class BlockFetch {
       ptx::fence_async_global();
     }
     if (lane == 0) {
+      // racecheck stages: what is written to a stage follows all reads of the chunk that had it, by `empty`; `full`
+      // hands it over.
       ptx::mbarrier_wait(&shared.empty[stage], (use / kStages + 1) % 2);
       ptx::mbarrier_arrive_expect(&shared.full[stage], kKeyBlockBytes + kValueBlockBytes);
       ptx::bulk_load(shared.stages[stage].keys, blocks_.of_keys(layer, number, layer.key_head(part_.head)),

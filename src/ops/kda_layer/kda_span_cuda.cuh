@@ -29,6 +29,8 @@ __device__ __forceinline__ void prepare_stage(SpanShared& shared, const SpanPart
                                               ValueRows& values, int i) {
   const int use = part.use(i), number = use % kStages, thread = static_cast<int>(threadIdx.x) % kValueThreads;
   SpanStage& stage = shared.stages[number];
+  // racecheck stages: what is written to a stage follows all reads of the chunk that had it, by `empty`; `full` hands
+  // it over.
   ptx::mbarrier_wait(&shared.empty[number], (use / kStages + 1) % 2);
   if (thread == 0) {
     const int64_t block = int64_t{part.block0 + i} * part.head.layer.heads + part.head.head;

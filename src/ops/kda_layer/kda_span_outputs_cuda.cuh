@@ -26,6 +26,7 @@ struct Outputs {
   // column g + 8. use: how many chunks the block has worked on before.
   __device__ void put(const float* o, int use, int warp, int lane) {
     const int buffer = use % 2, g = lane / 4, c = lane % 4;
+    // racecheck outputs: a buffer is written when the chunk before in it has been `taken`, and read when it is `made`.
     ptx::mbarrier_wait(&taken[buffer], (use / 2 + 1) % 2);
 #pragma unroll
     for (int i = 0; i < 8; ++i) values[buffer][i / 4 * 8 + 2 * c + i % 2][warp * 16 + g + i % 4 / 2 * 8] = o[i];
