@@ -8,10 +8,7 @@
 
 namespace weir {
 
-#ifndef WEIR_WARPS
-#define WEIR_WARPS 16
-#endif
-inline constexpr int kFewWarps = WEIR_WARPS;  // of a block at most
+inline constexpr int kFewWarps = 16;  // of a block at most
 
 // The strips and segments of a block. Its warps take strips whole, or a segment of a strip at a time. There are as many
 // blocks as multiprocessors, some without strips: where each kernel has one on each, none gets two.

@@ -100,7 +100,7 @@ FewGrid few_grid(CudaDevice& device, TileFormat format, const MultiplyArgs& args
 void launch_few_rows(CudaDevice& device, TileFormat format, MultiplyArgs args, int32_t rows) {
   constexpr int kMostMeeting = 32;            // segments of a block that meet in shared memory
   constexpr int64_t kLeastShared = 77 << 10;  // keeps three blocks off a multiprocessor
-  const int64_t room = (device.shared_limit() - 1024) / 2;
+  constexpr int64_t kLargeBytes = 320 << 10;  // of weights of a block
   const FewRowsKernel kernel = few_rows_kernel(format);
   const FewGrid grid = few_grid(device, format, args, rows);
   place_parts(args, grid.block_strips);
@@ -109,7 +109,12 @@ void launch_few_rows(CudaDevice& device, TileFormat format, MultiplyArgs args, i
   const int blocks = (args.places + grid.block_strips - 1) / grid.block_strips * grid.splits;
   const int runs = grid.block_strips * grid.block_segments;
   args.whole_strips = grid.splits == 1 && runs > kMostMeeting;
-  const int warps = std::min(kFewWarps, runs);
+  const int work = args.whole_strips ? grid.block_strips : runs;
+  const int rounds = (work + kFewWarps - 1) / kFewWarps;
+  const int warps = (work + rounds - 1) / rounds;  // none of which has less to do, if possible
+  // Large matrices need more on its way than half of shared memory holds.
+  const bool large = runs * args.segment_tiles * tile_bytes(format) > kLargeBytes;
+  const int64_t room = large ? device.shared_limit() : (device.shared_limit() - 1024) / 2;
   const bool meet = grid.splits == 1 && args.segments > 1 && !args.whole_strips;
   const int64_t x_bytes = few_x_bytes(args, grid.block_segments, rows) + (meet ? int64_t{runs} * 512 : 0);
   const int64_t stages = (args.segment_tiles + kernel.stage_tiles - 1) / kernel.stage_tiles;
