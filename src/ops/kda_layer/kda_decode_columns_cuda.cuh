@@ -68,8 +68,8 @@ class Columns {
   const int thread, warp, lane, g, c;
   const int local, column;  // of this lane, in the warp and in the head
 
-  // Starts the copy of the plane; without one it is zeros.
-  __device__ void fetch_plane(const uint4* plane) const {
+  // Starts the copy of hi, and of lo behind it as far as the L2 cache where that is wanted; without planes S is zeros.
+  __device__ void fetch_plane(const uint4* plane, bool both) const {
     if (plane == nullptr) {
       for (int i = thread; i < kPlane; i += kDecodeThreads) shared_.high[0][0][i] = make_uint4(0, 0, 0, 0);
     } else if (thread == 0) {
@@ -77,6 +77,7 @@ class Columns {
       ptx::mbarrier_fence_init();
       ptx::mbarrier_arrive_expect(&shared_.fetched, kPlaneBytes);
       ptx::bulk_load(shared_.high, plane, kPlaneBytes, &shared_.fetched);
+      if (both) ptx::bulk_prefetch(plane + kPlane, kPlaneBytes);
     }
   }
   // After the block's barrier.

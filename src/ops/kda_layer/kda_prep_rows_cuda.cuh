@@ -25,20 +25,18 @@ struct PrepChunk {
   __device__ int64_t batch_row(int row) const { return head.span.first_row + start + row - head.span.first_position; }
 };
 
-// One buffer's rows as a warp goes through chunks: kAhead of them are in registers.
-template <int kAhead>
+// Four rows of one buffer in registers, as a warp goes through chunks.
 struct RowStream {
-  uint2 x[kAhead];
+  uint2 x[4] = {};
 
-  // Rows [row, row + kAhead) of a chunk, as far as they are the span's; 0 beyond.
+  // Rows [row, row + 4) of a chunk, as far as they are the span's; others keep what was there.
   __device__ void load(const PrepChunk& chunk, const Rows& rows, int row, int lane) {
     const uint2* at =
         reinterpret_cast<const uint2*>(rows.data + chunk.batch_row(row) * rows.stride + chunk.head.head * kDim) + lane;
     const int stride = static_cast<int>(rows.stride / 4);
 #pragma unroll
-    for (int i = 0; i < kAhead; ++i) {
-      const bool live = row + i >= chunk.first && row + i < chunk.beyond;
-      x[i] = live ? ptx::load_stream(at + i * stride) : uint2{0, 0};
+    for (int i = 0; i < 4; ++i) {
+      ptx::load_stream_into(x[i], at + i * stride, row + i >= chunk.first && row + i < chunk.beyond);
     }
   }
 };
@@ -123,30 +121,25 @@ __device__ constexpr int fold8_lane(int i) { return 4 * i; }
 struct PrepStreams {
   const HeadWeights& weights;
   const float a;
-  RowStream<4> queries, keys, decays;
+  RowStream queries, keys, decays;
   Earlier earlier[2];
-  float beta_logit = 0.f;  // of row `lane`
 
   __device__ PrepStreams(const Layer& layer, const HeadWeights& of, int head) : weights(of), a(layer.a[head]) {}
 
   // A first chunk.
   __device__ void begin(const PrepChunk& chunk, int lane) {
-    load_rows(chunk, 0, lane);
+    queries = keys = decays = {};  // nothing of another sequence
+    load_keys(chunk, 0, lane);
+    load_decays(chunk, 0, lane);
     earlier[kQ].load(chunk, kQ, lane);
     earlier[kK].load(chunk, kK, lane);
-    load_beta(chunk, 0, lane);
   }
-  __device__ void load_rows(const PrepChunk& chunk, int row, int lane) {
+  __device__ void load_keys(const PrepChunk& chunk, int row, int lane) {
     queries.load(chunk, chunk.head.layer.inputs[kQ], row, lane);
     keys.load(chunk, chunk.head.layer.inputs[kK], row, lane);
-    decays.load(chunk, chunk.head.layer.f, row, lane);
   }
-  __device__ void load_beta(const PrepChunk& chunk, int row, int lane) {
-    const Layer& layer = chunk.head.layer;
-    const int own = row + lane;
-    if (lane < kChunk && own >= chunk.first && own < chunk.beyond) {
-      beta_logit = layer.beta_logit(chunk.batch_row(own), chunk.head.head);
-    }
+  __device__ void load_decays(const PrepChunk& chunk, int row, int lane) {
+    decays.load(chunk, chunk.head.layer.f, row, lane);
   }
 };
 
@@ -163,8 +156,7 @@ __device__ __forceinline__ float4 prep_rows(const PrepChunk& chunk, PrepStreams&
     float4 q[4], k[4];
     convolve_rows<kPlain>(q, chunk, streams.queries.x, streams.earlier[kQ], streams.weights, kQ, start, lane);
     convolve_rows<kPlain>(k, chunk, streams.keys.x, streams.earlier[kK], streams.weights, kK, start, lane);
-    const RowStream<4> f = streams.decays;
-    streams.load_rows(chunk, start + 4, lane);
+    streams.load_keys(chunk, start + 4, lane);
     float sums[8];
 #pragma unroll
     for (int i = 0; i < 4; ++i) sums[2 * i] = square_sum(q[i]), sums[2 * i + 1] = square_sum(k[i]);
@@ -176,11 +168,12 @@ __device__ __forceinline__ float4 prep_rows(const PrepChunk& chunk, PrepStreams&
       const bool live = kPlain || chunk.live(row);
       const float of_q = __shfl_sync(kAllLanes, factor, fold8_lane(2 * i)),
                   of_k = __shfl_sync(kAllLanes, factor, fold8_lane(2 * i + 1));
-      if (live) total = total + log_decay4<kBounded>(unpack4(f.x[i]), bias, streams.a, layer.lower_bound);
+      if (live) total = total + log_decay4<kBounded>(unpack4(streams.decays.x[i]), bias, streams.a, layer.lower_bound);
       if (!kBounded && row < chunk.first) total = reinterpret_cast<const float4*>(chunk.page.decays(row))[lane];
       take(row, live, q[i] * (live ? of_q * kQueryScale : 0.f), k[i] * (live ? of_k : 0.f), total);
       if (!kPlain && live && chunk.page) reinterpret_cast<float4*>(chunk.page.decays(row))[lane] = total;
     }
+    streams.load_decays(chunk, start + 4, lane);
   }
   return total;
 }

@@ -22,7 +22,10 @@ class ValueRows {
     const int first = i * kChunk + 4 * warp_ - kHistory;  // counted from chunk 0's first row
     const bool inside = first >= part_.old_rows && first + kRows <= part_.end_row;
 #pragma unroll
-    for (int x = 0; x < kRows; ++x) inputs_[x] = inside ? of_batch(first + x) : at_edge(first + x);
+    for (int x = 0; x < kRows; ++x) {
+      if (!inside) inputs_[x] = at_edge(first + x);
+      ptx::load_stream_into(inputs_[x], batch_row(first + x), inside);
+    }
   }
 
   // Chunk i's values, after its load(); chunks in order.
@@ -50,12 +53,10 @@ class ValueRows {
  private:
   static constexpr int kRows = 4 + kHistory;
 
-  __device__ uint2 of_batch(int row) const {
-    return ptx::load_stream(reinterpret_cast<const uint2*>(rows_ + row * stride_));
-  }
+  __device__ const uint2* batch_row(int row) const { return reinterpret_cast<const uint2*>(rows_ + row * stride_); }
   // A row that may not be the span's: from before it, or 0 beyond its end.
   __device__ uint2 at_edge(int row) const {
-    if (part_.live(row)) return of_batch(row);
+    if (part_.live(row)) return *batch_row(row);
     const uint16_t* stored =
         row < part_.old_rows ? part_.head.stored_input(kV, part_.head.span.anchor_position + row) : nullptr;
     return stored == nullptr ? uint2{0, 0} : reinterpret_cast<const uint2*>(stored)[lane_];
@@ -67,7 +68,7 @@ class ValueRows {
   const uint16_t* rows_;
   int64_t stride_;
   float4 taps_[4];
-  uint2 inputs_[kRows];
+  uint2 inputs_[kRows] = {};
 };
 
 }  // namespace weir::kda

@@ -10,7 +10,7 @@
 namespace weir {
 namespace {
 
-inline constexpr int32_t kFewRows = 4;          // at most, of the kernel for few
+inline constexpr int32_t kFewRows = 8;          // at most, of the kernel for few
 inline constexpr int32_t kMostSplitRows = 512;  // of launches whose blocks may take one segment
 inline constexpr int kRoundThreads = 256;
 
@@ -77,7 +77,7 @@ struct FewGrid {
 // multiprocessor reads at most so fast, and all together; sums that meet in memory take a while.
 FewGrid few_grid(CudaDevice& device, TileFormat format, const MultiplyArgs& args, int32_t rows) {
   constexpr int64_t kMostXBytes = 40 << 10;
-  constexpr double kBlockBytesPerUs = 70e3, kBytesPerUs = 4.2e6, kMeetUs = 1;
+  constexpr double kTileUs = 0.15, kBlockBytesPerUs = 33e3, kBytesPerUs = 4.2e6, kMeetUs = 1;
   const double run_bytes = static_cast<double>(args.segment_tiles * tile_bytes(format));
   FewGrid best;
   double least = 1e30;
@@ -86,8 +86,9 @@ FewGrid few_grid(CudaDevice& device, TileFormat format, const MultiplyArgs& args
     const int splits = (args.segments + block_segments - 1) / block_segments;
     const int most_blocks = std::max(1, device.sm_count() / splits);
     const int block_strips = (args.strips + most_blocks - 1) / most_blocks;
-    const double us = std::max(block_strips * block_segments * run_bytes / kBlockBytesPerUs,
-                               args.strips * args.segments * run_bytes / kBytesPerUs) +
+    const int runs = block_strips * block_segments, rounds = (runs + kFewWarps - 1) / kFewWarps;
+    const double us = std::max({rounds * args.segment_tiles * kTileUs, runs * run_bytes / kBlockBytesPerUs,
+                                args.strips * args.segments * run_bytes / kBytesPerUs}) +
                       (splits > 1 ? kMeetUs : 0);
     if (us >= least) continue;
     least = us;

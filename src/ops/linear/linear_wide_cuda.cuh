@@ -59,9 +59,9 @@ struct WideStaging {
 template <class Operand, int kRows, int kGroups_>
 struct WideShape {
   static constexpr int kGroups = kGroups_;
-  static constexpr int kStrips = 4 * kGroups;                   // a warp's each
-  static constexpr int kThreads = 128 * (kGroups + 1);          // registers are dealt out by groups of four warps
-  static constexpr int kBlocks = kRows > 64 ? 1 : WEIR_BLOCKS;  // of a multiprocessor
+  static constexpr int kStrips = 4 * kGroups;           // a warp's each
+  static constexpr int kThreads = 128 * (kGroups + 1);  // registers are dealt out by groups of four warps
+  static constexpr int kBlocks = kRows > 64 ? 1 : kRows > 32 ? 2 : kRows > 16 ? 3 : 4;  // of a multiprocessor
   // Of a thread that fills rings, and of one that multiplies.
   static constexpr int kAllRegisters = 65536 / (kThreads * kBlocks) / 8 * 8;
   static constexpr int kFillerRegisters = Operand::kMinima ? 56 : 32;

@@ -86,15 +86,25 @@ struct ExpertOut {
   // instruction cache.
   template <int kColumns>
   __device__ void store(const PairTile& tile, const int32_t* pairs, int strip, float (&sums)[kColumns][4]) const {
+    const int first = lane_index() % 4 * 2;
+    int32_t pair[kColumns][2];  // read at once: each is far
+#pragma unroll
+    for (int c = 0; c < kColumns; ++c) {
+      for (int i = 0; i < 2; ++i) {
+        const int r = c * 8 + first + i;
+        pair[c][i] = r < tile.rows ? pairs[r] : -1;
+      }
+    }
 #pragma unroll 1
-    for (int r = lane_index() % 4 * 2; r - lane_index() % 4 * 2 < tile.rows; r += 8) {
+    for (int column = 0; column * 8 < tile.rows; ++column) {
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-        if (r + i < tile.rows) store_pair(tile.expert, strip, pairs[r + i], sums[0][i], sums[0][2 + i]);
+        if (pair[0][i] >= 0) store_pair(tile.expert, strip, pair[0][i], sums[0][i], sums[0][2 + i]);
       }
 #pragma unroll
       for (int c = 0; c + 1 < kColumns; ++c) {
         for (int i = 0; i < 4; ++i) sums[c][i] = sums[c + 1][i];
+        for (int i = 0; i < 2; ++i) pair[c][i] = pair[c + 1][i];
       }
     }
     if (strip == strips - 1) pad(tile, pairs);

@@ -145,7 +145,7 @@ class ModelBench {
     report_.add(row);
     if (peer_us == 0) return;
     row.us = peer_us;
-    row.by = "torch";
+    row.by = "torch (table)";
     report_.add(row);
   }
 
