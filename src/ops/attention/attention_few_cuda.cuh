@@ -4,6 +4,7 @@
 #pragma once
 
 #include "ops/attention/attention_softmax_cuda.cuh"
+#include "ops/attention/attention_work_cuda.cuh"
 
 namespace weir::few {
 
@@ -172,7 +173,7 @@ class Attender {
 #pragma unroll
         for (int i = 0; i < 4; ++i) scores[part * kTiles + n][i] = 0;
       }
-#pragma unroll 2
+#pragma unroll 4
       for (int k = 0; k < S::kDim / 16; ++k) {
         uint32_t a[4];
         ptx::load_matrix_x4(a, queries + mma::chunk_offset(l % 16, 2 * k + l / 16, S::kDim * 2));
@@ -280,7 +281,7 @@ __global__ void __launch_bounds__(kThreads)
   for (int k = 0;; ++k) {
     const AttentionWork& unit = units.work[k % WarpUnits::kAhead];
     if (unit.index >= plan.units) break;
-    note_rows(a.merge_rows, a.geometry, unit, threadIdx.x % 32, 32);
+    note_rows(a, plan, unit, threadIdx.x % 32, 32);
     attender.run(unit, a.partials + static_cast<int64_t>(plan.split ? unit.index : first_unit()) * a.slot.floats());
   }
   ptx::wait_copies<0>();

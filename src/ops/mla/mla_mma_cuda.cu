@@ -1,10 +1,10 @@
 // Head products on tensor cores. A block of threads has some outputs of one head, whose weights it brings into shared
 // memory once, and passes over the rows, a tile at a time. How outputs and rows are dealt out changes no bit.
 #include <algorithm>
+#include <utility>
 
-#include "device/cuda/ptx.h"
 #include "ops/linear/dequant_cuda.cuh"
-#include "ops/mla/mla_cuda.h"
+#include "ops/mla/mla_wide_cuda.cuh"
 
 namespace weir {
 namespace {
@@ -22,20 +22,6 @@ struct HeadTile {
   static constexpr int kOutputs = 32 * kOutputTiles;
 };
 
-// Weights as BF16, [planes, heads, outputs, inner padded to 64]: one plane, or hi and lo.
-struct Planes {
-  const uint16_t* data;
-  int64_t padded;  // inner
-  int64_t plane;   // elements
-  int count;
-  uint32_t reciprocal;  // 2^32 / (padded / 4), rounded up
-
-  // The row of the i-th group of four elements; rows are `padded` long.
-  __device__ int row_of(int i) const {
-    return static_cast<int>(static_cast<uint64_t>(static_cast<uint32_t>(i)) * reciprocal >> 32);
-  }
-};
-
 __device__ float element(const HeadProduct& p, int64_t head, int64_t o, int64_t i) {
   const int64_t first = head * p.head_rows + p.first_row;
   return p.transposed ? weight_value(p.weight, first + i, o) : weight_value(p.weight, first + o, i);
@@ -48,16 +34,6 @@ __global__ void lay_out_kernel(HeadProduct p, Planes planes, uint16_t* to) {
   const float w = i < p.inner ? element(p, head, o, i) : 0.f;
   to[at] = static_cast<uint16_t>(cuda::pack_bf16(w, 0.f));
   if (planes.count == 2) to[planes.plane + at] = static_cast<uint16_t>(cuda::pack_bf16(w - cuda::round_bf16(w), 0.f));
-}
-
-// Can x be read by fours, y be written by pairs?
-struct Vectors {
-  bool x, y;
-};
-
-// Rows of 16-byte chunks, swizzled against bank conflicts.
-__device__ uint32_t chunk_offset(int row, int chunk, int row_bytes) {
-  return static_cast<uint32_t>(row * row_bytes + ((chunk ^ (row & 7)) << 4));
 }
 
 template <class T>
@@ -101,24 +77,6 @@ __device__ __forceinline__ void load_rows(const HeadProduct& p, const Planes& w,
       if (row >= T::kRows) break;
       *reinterpret_cast<uint2*>(to + chunk_offset(row, four / 2, padded * 2) + four % 2 * 8) = {
           cuda::pack_bf16(v[b].x, v[b].y), cuda::pack_bf16(v[b].z, v[b].w)};
-    }
-  }
-}
-
-// The blocks of a head share them.
-template <class T>
-__device__ __forceinline__ void copy_extra(const HeadProduct& p, Vectors vectors, int64_t head, int64_t first,
-                                           int64_t rows) {
-  const int width = vectors.x && vectors.y && p.extra % 2 == 0 ? 2 : 1, extra = static_cast<int>(p.extra) / width;
-  for (int i = blockIdx.y * T::kThreads + threadIdx.x; i < T::kRows * extra; i += gridDim.y * T::kThreads) {
-    const int64_t row = first + i / extra, e = i % extra * width;
-    if (row >= rows) break;
-    const float* from = p.x + row * p.x_stride + head * (p.inner + p.extra) + p.inner + e;
-    float* to = p.y + row * p.y_stride + head * (p.outputs + p.extra) + p.outputs + e;
-    if (width == 2) {
-      *reinterpret_cast<float2*>(to) = *reinterpret_cast<const float2*>(from);
-    } else {
-      *to = *from;
     }
   }
 }
@@ -173,12 +131,7 @@ __device__ __forceinline__ void store(const HeadProduct& p, bool vectors, int64_
 #pragma unroll
       for (int n = 0; n < T::kOutputTiles; ++n) {
         const int64_t o = first_output + 8 * n;
-        const float* pair = &sum[t][n][2 * h];
-        if (vectors && o + 1 < p.outputs) {
-          *reinterpret_cast<float2*>(y + o) = {pair[0], pair[1]};
-        } else {
-          for (int i = 0; i < 2 && o + i < p.outputs; ++i) y[o + i] = pair[i];
-        }
+        store_pair(y, o, p.outputs, sum[t][n][2 * h], sum[t][n][2 * h + 1], vectors);
       }
     }
   }
@@ -212,11 +165,17 @@ __global__ void __launch_bounds__(T::kThreads)
 struct Variant {
   void (*kernel)(const StepView*, HeadProduct, Planes, Vectors);
   int threads, rows, outputs;
+  bool wide = false;
 };
 template <int kRowWarps, int kRowTiles, int kOutputTiles>
 Variant variant() {
   using T = HeadTile<kRowWarps, kRowTiles, kOutputTiles>;
   return {product_kernel<T>, T::kThreads, T::kRows, T::kOutputs};
+}
+template <int kInner, int kWarpgroupOutputs>
+Variant wide_variant() {
+  using T = WideTile<kInner, kWarpgroupOutputs>;
+  return {wide_product_kernel<T>, T::kThreads, T::kRows, T::kOutputs, true};
 }
 
 class Bf16HeadProduct final : public CudaOp {
@@ -236,7 +195,10 @@ class Bf16HeadProduct final : public CudaOp {
     };
     vectors_.x = aligned(product.x, product.x_stride, product.inner + product.extra, 4) && product.inner % 4 == 0;
     vectors_.y = aligned(product.y, product.y_stride, product.outputs + product.extra, 2);
-    for (const Variant* v : {&few_, &few_narrow_, &some_, &many_}) {
+    if (planes_.count == 1 && vectors_.x && planes_.padded == 128) wide_ = wide_variant<128, 128>();
+    if (planes_.count == 1 && vectors_.x && planes_.padded == 512) wide_ = wide_variant<512, 32>();
+    for (const Variant* v : {&few_, &few_narrow_, &some_, &many_, &std::as_const(wide_)}) {
+      if (v->kernel == nullptr) continue;
       cuda::allow_shared(v->kernel, std::min(shared_bytes(*v), device.shared_limit()));
     }
   }
@@ -245,11 +207,8 @@ class Bf16HeadProduct final : public CudaOp {
     if (bounds.rows == 0) return;
     const Variant& v = choose(bounds.rows);
     const int64_t outputs = (product_.outputs + v.outputs - 1) / v.outputs;
-    // Blocks of rows side by side only while there are too few of the others.
-    const int64_t row_blocks = (bounds.rows + v.rows - 1) / v.rows;
-    const int64_t wanted = 8 * device().sm_count() / (outputs * product_.heads) + 1;
     launch(device(),
-           {.grid = {product_.heads, outputs, row_blocks < wanted ? row_blocks : wanted},
+           {.grid = {product_.heads, outputs, row_blocks(v, product_.heads * outputs, bounds.rows)},
             .block = v.threads,
             .shared_bytes = shared_bytes(v),
             .overlap = true},
@@ -264,12 +223,29 @@ class Bf16HeadProduct final : public CudaOp {
 
  private:
   int64_t shared_bytes(const Variant& v) const { return (planes_.count * v.outputs + v.rows) * planes_.padded * 2; }
+
   // Measured: few rows want blocks side by side, many want them to have more of a head.
   const Variant& choose(int32_t rows) const {
     const int64_t blocks = product_.heads * ((product_.outputs + 127) / 128), sms = device().sm_count();
     if (rows <= 16) return product_.inner > 256 || blocks > sms ? few_ : few_narrow_;
+    if (rows > 64 && wide_.kernel != nullptr) return wide_;
     const Variant& many = rows <= 64 && blocks <= sms ? some_ : many_;
     return (rows <= 64 && blocks < sms / 2) || shared_bytes(many) > device().shared_limit() ? few_ : many;
+  }
+
+  // Blocks of rows side by side, where `others` blocks are for each.
+  int64_t row_blocks(const Variant& v, int64_t others, int32_t rows) const {
+    const int64_t most = (rows + v.rows - 1) / v.rows, sms = device().sm_count();
+    if (!v.wide) return std::min(most, 8 * sms / others + 1);
+    // One block of theirs fills a multiprocessor: as many as leave the fewest idle.
+    int64_t best = 1;
+    double best_use = 0;
+    for (int64_t n = 1; n <= std::min<int64_t>(most, 8); ++n) {
+      const int64_t rounds = (n * others + sms - 1) / sms;
+      const double use = static_cast<double>(n * others) / static_cast<double>(rounds * sms);
+      if (use > best_use * 1.01) best = n, best_use = use;
+    }
+    return best;
   }
 
   // The weights come to the device as they are, for a moment.
@@ -301,6 +277,7 @@ class Bf16HeadProduct final : public CudaOp {
   Vectors vectors_{};
   const Variant few_ = variant<1, 1, 2>(), few_narrow_ = variant<2, 1, 1>(), some_ = variant<4, 1, 4>(),
                 many_ = variant<2, 2, 4>();
+  Variant wide_{};  // for the usual dimensions
 };
 
 }  // namespace
