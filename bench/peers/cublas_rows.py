@@ -9,7 +9,7 @@ import argparse
 from common import attempt, need_gpu, normal, rotation, row, time_us, torch
 
 # N x K of Kimi Linear 48B, Llama-8B and their heads.
-SHAPES = "2304x9216,9216x2304,4096x2304,4096x4096,7168x7168,14336x4096,4096x14336,163840x2304"
+SHAPES = "2304x9216,9216x2304,4096x2304,4096x4096,7168x7168,8192x8192,163840x2304"
 ROWS = "1,2,4,8,16,32,64,128,256,512,2048,8192"
 
 
@@ -22,7 +22,7 @@ def measure(n, k, all_rows):
         x = [normal(rows, k) for _ in range(sets)]
         y = [torch.empty(rows, n, device="cuda", dtype=torch.bfloat16) for _ in range(sets)]
         calls = [lambda i=i: torch.matmul(x[i], weights[i].t(), out=y[i]) for i in range(sets)]
-        row("linear bf16", f"N={n} K={k} rows={rows}", "cuBLAS", time_us(calls), (n * k + rows * (n + k)) * 2,
+        row("linear BF16", f"{n}x{k} m={rows}", "cuBLAS", time_us(calls), (n * k + rows * (n + k)) * 2,
             2 * rows * n * k)
 
 

@@ -28,8 +28,9 @@ def gate(heads, channels):
 class Layer:
     """A kind of layer: its heads, whether the gate has a value for each channel, and the library's functions."""
 
-    def __init__(self, name, key_heads, heads, per_channel, bound=None):
-        self.name, self.key_heads, self.heads, self.per_channel, self.bound = name, key_heads, heads, per_channel, bound
+    def __init__(self, name, suffix, key_heads, heads, per_channel, bound=None):
+        self.width = f"{heads} heads" if key_heads == heads else f"{heads}/{key_heads} heads"
+        self.suffix, self.name, self.key_heads, self.heads, self.per_channel, self.bound = suffix, name, key_heads, heads, per_channel, bound
         decay, bias = gate(heads, DIM if per_channel else 1)
         self.options = dict(A_log=decay, dt_bias=bias, use_qk_l2norm_in_kernel=True, use_gate_in_kernel=True,
                             use_beta_sigmoid_in_kernel=True, output_final_state=True)
@@ -55,7 +56,7 @@ def decode(layer, function):
         sets = [layer.inputs(sequences, 1, sequences) for _ in range(rotation(nbytes))]
         calls = [lambda s=s: function(s[0], s[1], s[2], g=s[3], beta=s[4], initial_state=s[5], **layer.options)
                  for s in sets]
-        row(f"{layer.name} decode", f"heads={layer.heads} sequences={sequences}", "FLA", time_us(calls), nbytes)
+        row(f"{layer.name} decode{layer.suffix}", f"{layer.width}, {sequences} sequences", "FLA", time_us(calls), nbytes)
 
 
 def prompt(layer, function):
@@ -68,8 +69,7 @@ def prompt(layer, function):
             options["cu_seqlens"] = torch.arange(0, tokens + 1, tokens // sequences, device="cuda", dtype=torch.long)
         sets = [layer.inputs(1, tokens, sequences) for _ in range(rotation(nbytes, most=12))]
         calls = [lambda s=s: function(s[0], s[1], s[2], g=s[3], beta=s[4], initial_state=s[5], **options) for s in sets]
-        shape = f"{sequences}x{tokens // sequences}" if sequences > 1 else f"{tokens}"
-        row(f"{layer.name} prompt", f"heads={layer.heads} tokens={shape}", "FLA", time_us(calls), nbytes,
+        row(f"{layer.name} prompt{layer.suffix}", f"{layer.width}, {sequences} x {tokens // sequences}", "FLA", time_us(calls), nbytes,
             tokens * layer.heads * (6 * DIM * DIM + 8 * 64 * DIM))
 
 
@@ -84,9 +84,9 @@ def main():
     except ImportError as error:
         sys.exit(f"skipped: flash-linear-attention is not installed ({error})")
     layers = {
-        "kda32": (lambda: Layer("kda softplus", 32, 32, True), kda.fused_recurrent_kda, kda.chunk_kda),
-        "kda96": (lambda: Layer("kda bounded", 96, 96, True, -5.0), kda.fused_recurrent_kda, kda.chunk_kda),
-        "gdn": (lambda: Layer("gdn", 16, 32, False), delta.fused_recurrent_gated_delta_rule,
+        "kda32": (lambda: Layer("kda", ", softplus", 32, 32, True), kda.fused_recurrent_kda, kda.chunk_kda),
+        "kda96": (lambda: Layer("kda", ", bounded", 96, 96, True, -5.0), kda.fused_recurrent_kda, kda.chunk_kda),
+        "gdn": (lambda: Layer("gdn", "", 16, 32, False), delta.fused_recurrent_gated_delta_rule,
                 delta.chunk_gated_delta_rule),
     }
     for part in parts:

@@ -14,7 +14,7 @@ from fla_rows import DIM, PROMPTS, SEQUENCES, gate
 
 def kda_decode():
     fused = importlib.import_module("flashinfer.kda_decode").fused_kda_decode
-    for name, heads, bound in (("kda softplus", 32, None), ("kda bounded", 96, -5.0)):
+    for name, heads, bound in (("softplus", 32, None), ("bounded", 96, -5.0)):
         decay, bias = gate(heads, DIM)
         width = heads * DIM
         taps = normal(3, 4, width, dtype=torch.float32, scale=0.3)
@@ -33,7 +33,7 @@ def kda_decode():
                 y = torch.empty(1, sequences, heads, DIM, device="cuda", dtype=torch.bfloat16)
                 calls.append(lambda x=x, w=window, g=raw_gate, b=raw_beta, s=state, o=out_gate, y=y: fused(
                     x, taps, w, g, b, decay, bias, slots, s, o, norm, bound, 1e-5, y))
-            row(f"{name} decode", f"heads={heads} sequences={sequences}", "FlashInfer", time_us(calls), nbytes)
+            row(f"kda decode, {name}", f"{heads} heads, {sequences} sequences", "FlashInfer", time_us(calls), nbytes)
 
 
 def gdn_decode(key_heads=16, heads=32):
@@ -49,7 +49,7 @@ def gdn_decode(key_heads=16, heads=32):
             y = torch.empty(sequences, 1, heads, DIM, device="cuda", dtype=torch.bfloat16)
             calls.append(lambda q=q, k=k, v=v, a=a, b=b, s=state, y=y: function(q, k, v, s, decay, a, bias, b,
                                                                                 output=y))
-        row("gdn decode", f"heads={heads} sequences={sequences}", "FlashInfer", time_us(calls), nbytes)
+        row("gdn decode", f"{heads}/{key_heads} heads, {sequences} sequences", "FlashInfer", time_us(calls), nbytes)
 
 
 def gdn_prompt(key_heads=16, heads=32):
@@ -69,8 +69,7 @@ def gdn_prompt(key_heads=16, heads=32):
             y, after = torch.empty_like(v), torch.empty_like(state)
             calls.append(lambda q=q, k=k, v=v, g=g, b=beta, s=state, y=y, a=after: function(
                 q, k, v, g, b, None, s, True, starts, True, y, a, max_seqlen=tokens // sequences))
-        shape = f"{sequences}x{tokens // sequences}" if sequences > 1 else f"{tokens}"
-        row("gdn prompt", f"heads={heads} tokens={shape}", "FlashInfer", time_us(calls), nbytes,
+        row("gdn prompt", f"{heads}/{key_heads} heads, {sequences} x {tokens // sequences}", "FlashInfer", time_us(calls), nbytes,
             tokens * heads * (6 * DIM * DIM + 8 * 64 * DIM))
 
 

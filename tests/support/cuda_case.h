@@ -55,7 +55,11 @@ class DeviceBuffer {
   T* data() const { return data_; }
   int64_t size() const { return count_; }
   void poison() { device_.fill(data_, 0xff, bytes()); }
-  void set(const std::vector<T>& values) { device_.to_device(data_, values.data(), bytes()); }
+  // The first of its values.
+  void set(const std::vector<T>& values) {
+    ASSERT_LE(static_cast<int64_t>(values.size()), count_);
+    device_.to_device(data_, values.data(), static_cast<int64_t>(values.size() * sizeof(T)));
+  }
   std::vector<T> values() const {
     std::vector<T> out(static_cast<size_t>(count_));
     device_.to_host(out.data(), data_, bytes());

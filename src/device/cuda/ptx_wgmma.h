@@ -24,6 +24,13 @@ WEIR_PTX void pin(float* accumulators) {
   for (int i = 0; i < kCount; ++i) asm volatile("" : "+f"(accumulators[i])::"memory");
 }
 
+// The same for A in registers, before the fence: what makes it must not move behind.
+template <int kCount>
+WEIR_PTX void pin(uint32_t* operand) {
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) asm volatile("" : "+r"(operand[i])::"memory");
+}
+
 // clang-format off
 #define WEIR_D4 "%0, %1, %2, %3"
 #define WEIR_D8 WEIR_D4 ", %4, %5, %6, %7"

@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "base/error.h"
 #include "ops/attention/attention_mma.h"
 #include "ops/cuda_op.h"
 
@@ -77,8 +78,10 @@ class MmaCudaAttention final : public CudaOp {
   };
 
   static int64_t row_bytes(int64_t rows) { return (rows * static_cast<int64_t>(sizeof(MergeRow)) + 255) / 256 * 256; }
-  static bool aligned(const AttentionArgs& args) {
-    return reinterpret_cast<uintptr_t>(args.q) % 16 == 0 && args.q_stride % 4 == 0 && args.key_dim % 4 == 0;
+  // Do all heads of all rows begin at multiples of this many elements?
+  static bool aligned(const float* x, int64_t stride, int64_t dim, int64_t elements) {
+    return reinterpret_cast<uintptr_t>(x) % static_cast<uintptr_t>(elements * 4) == 0 && stride % elements == 0 &&
+           dim % elements == 0;
   }
   int64_t resident(const MmaKernels& kernels) const {
     return static_cast<int64_t>(device().sm_count()) * kernels.blocks_per_sm;
@@ -113,7 +116,8 @@ class MmaCudaAttention final : public CudaOp {
                           .selected = selected,
                           .geometry = geometry,
                           .scale2 = args.scale * 1.44269504088896341f,
-                          .vectors = aligned(args),
+                          .vectors = aligned(args.q, args.q_stride, args.key_dim, 4),
+                          .out_pairs = aligned(args.out, args.out_stride, args.value_dim, 2),
                           .slot = kernels.slot,
                           .slots = slots}};
   }
@@ -125,6 +129,7 @@ class MmaCudaAttention final : public CudaOp {
 
 std::unique_ptr<BoundOp> make_cuda_attention(CudaDevice& device, std::string name, const AttentionArgs& args,
                                              const SelectedRows& selected) {
+  if (!(args.scale > 0)) fail(name, ": scale: expected a positive number, found ", args.scale);
   AttentionArgs on_device = args;
   on_device.sinks = device.upload(args.sinks, args.heads);
   MmaKernels few, many;

@@ -11,8 +11,10 @@ namespace ptx = cuda::ptx;
 
 inline constexpr int kWarps = 4, kThreads = 32 * kWarps, kQueries = 16;
 
-// Where a warp reads, in shared memory.
-struct Sources {
+// What a warp keeps in shared memory of its units: those that it has begun to read, and where it reads.
+struct WarpUnits {
+  static constexpr int kAhead = 4;  // more than stages can be of different units
+  AttentionWork work[kAhead];
   mma::TileSource keys, values;
 };
 
@@ -25,46 +27,45 @@ struct Shape {
   static constexpr int kStages = (48 << 10) / kStageBytes;
   static constexpr int kQueryBytes = kQueries * kDim * 2;
   static constexpr int kWarpBytes = kQueryBytes + kStages * kStageBytes;
-  static constexpr int kSourcesAt = kWarps * kWarpBytes,
-                       kPlanAt = kSourcesAt + kWarps * static_cast<int>(sizeof(Sources));
+  static constexpr int kUnitsAt = kWarps * kWarpBytes;
+  static constexpr int kPlanAt = kUnitsAt + kWarps * static_cast<int>(sizeof(WarpUnits));
   static constexpr int kSharedBytes = kPlanAt + static_cast<int>(sizeof(AttentionPlan));
 };
 
-using Unit = AttentionWork;
+// Units are dealt to the first warps of all blocks, then to the second ones.
+__device__ inline int first_unit() { return threadIdx.x / 32 * gridDim.x + blockIdx.x; }
 
-// A warp's units, one after the other.
-class Units {
- public:
-  __device__ Units(const MmaAttention& a, const StepView& step, const AttentionPlan& plan)
-      : a_(a), step_(step), plan_(plan), next_(threadIdx.x / 32 * gridDim.x + blockIdx.x) {}
-
-  __device__ bool next(AttentionUnit& unit) {
-    while (next_ < plan_.units) {
-      index = next_;
-      next_ += kWarps * gridDim.x;
-      unit = find_unit(plan_, step_, a_.selected, a_.geometry, index);
-      if (unit.pieces > 0) return true;
-    }
-    return false;
+// Finds a warp's next unit, from `index` on, and where its keys and values are. Out of line: it is called from a loop
+// that has to fit the instruction cache.
+template <class S>
+[[gnu::noinline]] __device__ void find_next(const MmaAttention& a, const StepView& step, const AttentionPlan& plan,
+                                            int index, AttentionWork& work, WarpUnits& units) {
+  const AttentionWork found = find_work(plan, step, a.selected, a.geometry, index, kWarps * gridDim.x);
+  __syncwarp();
+  work = found;
+  if (found.index < plan.units) {
+    const SpanView& span = span_of(step, a.selected, found.entry);
+    const AttentionArgs& args = a.args;
+    const int32_t* list = a.selected.of(found.entry);
+    units.keys = {paged_rows(step, span, args.key, list), args.dtype, found.kv_head * args.key_dim, args.key_dim,
+                  S::kDim};
+    units.values = {paged_rows(step, span, args.value, list), args.dtype, found.kv_head * args.value_head_stride,
+                    args.value_dim, S::kDim};
   }
-
-  int index = 0;  // of the last one
-
- private:
-  const MmaAttention& a_;
-  const StepView& step_;
-  const AttentionPlan& plan_;
-  int next_;
-};
+  __syncwarp();
+}
 
 // Copies the keys and values of a warp's units to its stages, in the order in which they are used.
 template <class S>
 class Reader {
  public:
   __device__ Reader(const MmaAttention& a, const StepView& step, const AttentionPlan& plan, std::byte* stages,
-                    Sources& sources)
-      : a_(a), step_(step), units_(a, step, plan), stages_(stages), sources_(sources) {
-    start_unit();
+                    WarpUnits& units)
+      : a_(a), step_(step), plan_(plan), stages_(stages), units_(units) {
+    start_unit(first_unit());
+  }
+  __device__ void fill() {
+#pragma unroll 1
     for (int s = 0; s < S::kStages; ++s) read();
   }
 
@@ -81,33 +82,23 @@ class Reader {
   }
 
  private:
-  __device__ void start_unit() {
-    AttentionUnit found;
-    more_ = units_.next(found);
-    if (!more_) return;
-    const Unit unit(a_, found);
-    const SpanView& span = span_of(step_, a_.selected, found);
-    const AttentionArgs& args = a_.args;
-    const int32_t* list = a_.selected.of(found.entry);
-    __syncwarp();
-    sources_.keys = {paged_rows(step_, span, args.key, list), args.dtype, unit.kv_head * args.key_dim, args.key_dim,
-                     S::kDim};
-    sources_.values = {paged_rows(step_, span, args.value, list), args.dtype, unit.kv_head * args.value_head_stride,
-                       args.value_dim, S::kDim};
-    __syncwarp();
-    first_ = unit.first, last_ = unit.last, tile_ = unit.first_tile(), part_ = 0;
+  __device__ void start_unit(int index) {
+    AttentionWork& work = units_.work[++unit_ % WarpUnits::kAhead];
+    find_next<S>(a_, step_, plan_, index, work, units_);
+    index_ = work.index, first_ = work.first, last_ = work.index < plan_.units ? work.last : -1;
+    tile_ = work.first_tile(), part_ = 0;
   }
 
   __device__ void read() {
-    if (more_) {
-      const mma::TileSource& source = part_ < S::kParts ? sources_.keys : sources_.values;
+    if (tile_ <= last_) {
+      const mma::TileSource& source = part_ < S::kParts ? units_.keys : units_.values;
       mma::load_tile<S::kDim, 32, mma::SwizzledRows<S::kDim>, S::kPositions>(
           source, tile_ + part_ % S::kParts * S::kPositions, first_, last_, stages_ + stage_ * S::kStageBytes,
           threadIdx.x % 32);
       if (++part_ == 2 * S::kParts) {
         part_ = 0;
         tile_ += kKeyTile;
-        if (tile_ > last_) start_unit();
+        if (tile_ > last_) start_unit(index_ + kWarps * gridDim.x);
       }
     }
     ptx::commit_copies();
@@ -116,13 +107,13 @@ class Reader {
 
   const MmaAttention& a_;
   const StepView& step_;
-  Units units_;
+  const AttentionPlan& plan_;
   std::byte* stages_;
+  WarpUnits& units_;
   int stage_ = 0;  // the oldest, which is filled next
-  bool more_ = false;
-  Sources& sources_;
-  int first_ = 0, last_ = 0, tile_ = 0;
-  int part_ = 0;  // of the tile: keys, then values
+  int unit_ = -1;  // how many have been begun before this one
+  int index_, first_, last_, tile_;
+  int part_;  // of the tile: keys, then values
 };
 
 // What a warp does with a unit.
@@ -132,9 +123,12 @@ class Attender {
   __device__ Attender(const MmaAttention& a, Reader<S>& reader, std::byte* queries)
       : a_(a), reader_(reader), queries_(queries) {}
 
-  __device__ void run(const Unit& unit, float* slot) {
-    load_queries(unit);
+  __device__ void run(const AttentionWork& unit, float* slot) {
+    __syncwarp();  // those of the unit before have been used
+    mma::load_queries<S::kDim, kQueries, 4, mma::SwizzledRows<S::kDim>>(a_, unit, 0, queries_, lane(), 32);
+    __syncwarp();
     softmax_.start_unit(a_, unit, query(0));
+#pragma unroll 1
     for (int tile = unit.first_tile(); tile <= unit.last; tile += kKeyTile) {
       if (unit.starts_piece(tile)) start_piece();
       float scores[kKeyTile / 8][4];
@@ -142,7 +136,7 @@ class Attender {
       softmax_.mask(tile, scores);
       uint32_t weights[kKeyTile / 16][4];
       float scale[2];
-      softmax_.weigh(scores, a_.scale2, weights, scale);
+      softmax_.weigh(scores, a_.scale2, weights, scale, unit.count > 8);
       rescale(0, scale[0]);
       rescale(1, scale[1]);
       multiply_values(weights);
@@ -156,21 +150,6 @@ class Attender {
   __device__ static int lane() { return threadIdx.x % 32; }
   // The query that half h of this thread's numbers belong to.
   __device__ static int query(int h) { return lane() / 4 + 8 * h; }
-
-  __device__ void load_queries(const Unit& unit) {
-    constexpr int kChunks = S::kDim / 8;
-    const int key_dim = static_cast<int>(a_.args.key_dim);
-    __syncwarp();  // those of the unit before have been used
-#pragma unroll 4
-    for (int i = lane(); i < kQueries * kChunks; i += 32) {
-      const int n = i / kChunks, c = i % kChunks;
-      const float* q = a_.args.q + (unit.of.block.row + n / unit.heads) * a_.args.q_stride +
-                       (unit.first_head + n % unit.heads) * a_.args.key_dim + c * 8;
-      mma::store_chunk(mma::chunk_offset(n, c, S::kDim * 2), queries_,
-                       mma::load_eight(q, n < unit.count ? key_dim - c * 8 : 0, a_.vectors).rounded());
-    }
-    __syncwarp();
-  }
 
   __device__ void start_piece() {
     softmax_.start_piece();
@@ -193,7 +172,7 @@ class Attender {
 #pragma unroll
         for (int i = 0; i < 4; ++i) scores[part * kTiles + n][i] = 0;
       }
-#pragma unroll 4
+#pragma unroll 2
       for (int k = 0; k < S::kDim / 16; ++k) {
         uint32_t a[4];
         ptx::load_matrix_x4(a, queries + mma::chunk_offset(l % 16, 2 * k + l / 16, S::kDim * 2));
@@ -240,7 +219,7 @@ class Attender {
   }
 
   // Merges the piece into those before it, which are in the slot, and after the last one leaves the result.
-  __device__ void end_piece(const Unit& unit, int tile, int h, float* slot) {
+  __device__ void end_piece(const AttentionWork& unit, int tile, int h, float* slot) {
     const int n = query(h);
     if (n >= unit.count) return;
     float* values = slot + n * S::kDim;
@@ -256,33 +235,24 @@ class Attender {
       }
     }
     const mma::MaxSum& all = softmax_.merged[h];
-    if (unit.is_last(tile) && unit.of.whole()) {
-      write_out(unit, h, n, all);
-      return;
+    const bool last = unit.is_last(tile);
+    if (last && lane() % 4 == 0) *reinterpret_cast<float2*>(slot + kQueries * S::kDim + n * 2) = {all.m, all.l};
+    float scale = 1;
+    bool pairs = true;
+    int dims = S::kDim;
+    if (last && unit.whole()) {
+      values = mma::out_of(a_, unit, n);
+      scale = mma::out_scale(all, a_.args.sinks, unit.first_head + n % unit.heads);
+      pairs = a_.out_pairs;
+      dims = static_cast<int>(a_.args.value_dim);
     }
 #pragma unroll
     for (int v = 0; v < S::kDim / 8; ++v) {
-      *reinterpret_cast<float2*>(values + column(v)) = {acc_[v][2 * h], acc_[v][2 * h + 1]};
-    }
-    if (unit.is_last(tile) && lane() % 4 == 0) {
-      *reinterpret_cast<float2*>(slot + kQueries * S::kDim + n * 2) = {all.m, all.l};
+      mma::store_pair(values + column(v), acc_[v][2 * h] * scale, acc_[v][2 * h + 1] * scale, pairs, dims - column(v));
     }
   }
 
   __device__ static int column(int v) { return v * 8 + lane() % 4 * 2; }
-
-  __device__ void write_out(const Unit& unit, int h, int n, mma::MaxSum all) const {
-    const int64_t head = unit.first_head + n % unit.heads;
-    const float scale = mma::out_scale(all, a_.args.sinks, head);
-    float* out = a_.args.out + (unit.of.block.row + n / unit.heads) * a_.args.out_stride + head * a_.args.value_dim;
-#pragma unroll
-    for (int v = 0; v < S::kDim / 8; ++v) {
-#pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        if (column(v) + i < a_.args.value_dim) out[column(v) + i] = acc_[v][2 * h + i] * scale;
-      }
-    }
-  }
 
   const MmaAttention& a_;
   Reader<S>& reader_;
@@ -299,16 +269,19 @@ __global__ void __launch_bounds__(kThreads)
   ptx::let_next_start();
   if (a.selected.list != nullptr) ptx::wait_for_previous();  // which has made the lists
   make_plan(plan, *step, a.selected, a.geometry, a.slots, gridDim.x * kWarps);
-  ptx::wait_for_previous();
   const int warp = static_cast<int>(threadIdx.x) / 32;
   std::byte* const own = shared + warp * S::kWarpBytes;
-  Reader<S> reader(a, *step, plan, own + S::kQueryBytes, reinterpret_cast<Sources*>(shared + S::kSourcesAt)[warp]);
+  WarpUnits& units = reinterpret_cast<WarpUnits*>(shared + S::kUnitsAt)[warp];
+  Reader<S> reader(a, *step, plan, own + S::kQueryBytes, units);
+  ptx::wait_for_previous();
+  reader.fill();
   Attender<S> attender(a, reader, own);
-  Units units(a, *step, plan);
-  for (AttentionUnit unit; units.next(unit);) {
-    note_rows(a.merge_rows, unit, units.index, threadIdx.x % 32, 32);
-    const int64_t slot = plan.split ? units.index : warp * gridDim.x + blockIdx.x;
-    attender.run(Unit(a, unit), a.partials + slot * a.slot.floats());
+#pragma unroll 1
+  for (int k = 0;; ++k) {
+    const AttentionWork& unit = units.work[k % WarpUnits::kAhead];
+    if (unit.index >= plan.units) break;
+    note_rows(a.merge_rows, a.geometry, unit, threadIdx.x % 32, 32);
+    attender.run(unit, a.partials + static_cast<int64_t>(plan.split ? unit.index : first_unit()) * a.slot.floats());
   }
   ptx::wait_copies<0>();
 }

@@ -6,6 +6,7 @@
 #pragma once
 
 #include "ops/attention/attention_softmax_cuda.cuh"
+#include "ops/attention/attention_work_cuda.cuh"
 
 namespace weir::latent {
 
@@ -28,42 +29,17 @@ struct Exchange {
   float out_scale[kQueries];               // at the end of all pieces: out = merged * out_scale
   uint64_t full[kStages], empty[kStages];  // a tile is there, has been used
   uint64_t weights_full, weights_empty;
+  WorkRing ring;
   AttentionPlan plan;
 };
 inline constexpr int kExchangeAt = kTileBytes * (1 + kStages) + kWeightBytes;
 inline constexpr int kSharedBytes = kExchangeAt + static_cast<int>(sizeof(Exchange));
-
-using Unit = AttentionWork;
 
 __device__ __forceinline__ uint64_t k_major(uint32_t address) {
   return ptx::wgmma_descriptor(address, 16, 1024, ptx::Swizzle::k128);
 }
 
 // --- copies ---------------------------------------------------------------------------------------------------------
-
-// Queries as BF16, by `threads` threads of which this one is number `thread`.
-template <int kBatch>
-__device__ __forceinline__ void load_queries(const MmaAttention& a, const Unit& unit, int thread, int threads,
-                                             std::byte* to) {
-  constexpr int kChunks = kKeyDim / 8;
-  for (int begin = thread; begin < kQueries * kChunks; begin += kBatch * threads) {
-    mma::Eight v[kBatch];
-#pragma unroll
-    for (int b = 0; b < kBatch; ++b) {
-      const int i = begin + b * threads, n = i / kChunks, c = i % kChunks;
-      const int row = unit.of.block.rows == 1 ? 0 : n / unit.heads, head = unit.first_head + n - row * unit.heads;
-      const float* q = a.args.q + (unit.of.block.row + row) * a.args.q_stride + head * kKeyDim + c * 8;
-      v[b] = mma::load_eight(q, n < unit.count ? 8 : 0, a.vectors);
-    }
-#pragma unroll
-    for (int b = 0; b < kBatch; ++b) {
-      const int i = begin + b * threads, n = i / kChunks, c = i % kChunks;
-      if (n >= kQueries) break;
-      mma::store_chunk(ColumnsOf64::offset(n, c), to, v[b].rounded());
-    }
-  }
-  ptx::fence_async_shared();
-}
 
 // Counts tiles, over all units: which stage, and which of its uses.
 struct Turn {
@@ -74,11 +50,12 @@ struct Turn {
   __device__ void next() { ++count; }
 };
 
-__device__ __forceinline__ void copy_tiles(const MmaAttention& a, const StepView& step, const Unit& unit,
+__device__ __forceinline__ void copy_tiles(const MmaAttention& a, const StepView& step, const AttentionWork& unit,
                                            std::byte* stages, Exchange& exchange, Turn& turn) {
-  const mma::TileSource keys(
-      paged_rows(step, span_of(step, a.selected, unit.of), a.args.key, a.selected.of(unit.of.entry)), a.args.dtype, 0,
-      kKeyDim, kKeyDim);
+  const SpanView& span = span_of(step, a.selected, unit.entry);
+  const mma::TileSource keys(paged_rows(step, span, a.args.key, a.selected.of(unit.entry)), a.args.dtype, 0, kKeyDim,
+                             kKeyDim);
+#pragma unroll 1
   for (int tile = unit.first_tile(); tile <= unit.last; tile += kKeyTile, turn.next()) {
     ptx::mbarrier_wait(&exchange.empty[turn.stage()], turn.parity() ^ 1);
     mma::load_tile<kKeyDim, kGroup, ColumnsOf64>(keys, tile, unit.first, unit.last, stages + turn.stage() * kTileBytes,
@@ -98,9 +75,10 @@ class Weigher {
   __device__ Weigher(const MmaAttention& a, std::byte* shared, Exchange& exchange)
       : a_(a), queries_(ptx::shared_address(shared)), weights_(shared + kTileBytes * (1 + kStages)), to_(exchange) {}
 
-  __device__ void run(const Unit& unit, float* slot, Turn& turn) {
+  __device__ void run(const AttentionWork& unit, float* slot, Turn& turn) {
     first_query_ = threadIdx.x / 32 % 4 * 16 + threadIdx.x % 32 / 4;
     softmax_.start_unit(a_, unit, first_query_);
+#pragma unroll 1
     for (int tile = unit.first_tile(); tile <= unit.last; tile += kKeyTile, turn.next()) {
       if (unit.starts_piece(tile)) softmax_.start_piece();
       add_tile(unit, tile, slot, turn);
@@ -108,7 +86,7 @@ class Weigher {
   }
 
  private:
-  __device__ void add_tile(const Unit& unit, int tile, float* slot, const Turn& turn) {
+  __device__ void add_tile(const AttentionWork& unit, int tile, float* slot, const Turn& turn) {
     float scores[kKeyTile / 8][4];
     multiply(turn, scores);
     softmax_.mask(tile, scores);
@@ -141,24 +119,27 @@ class Weigher {
     ptx::fence_async_shared();
     const uint32_t keys = queries_ + kTileBytes * (1 + turn.stage());
     ptx::wgmma_fence();
+#pragma unroll 1
+    for (int column = 0; column < kKeyDim / 64; ++column) {
 #pragma unroll
-    for (int k = 0; k < kKeyDim / 16; ++k) {
-      const uint32_t at = k / 4 * ColumnsOf64::kBytes + k % 4 * 32;
-      ptx::wgmma_bf16_shared<kKeyTile>(scores[0], k_major(queries_ + at), k_major(keys + at), k > 0);
+      for (int k = 0; k < 4; ++k) {
+        const uint32_t at = column * ColumnsOf64::kBytes + k * 32;
+        ptx::wgmma_bf16_shared<kKeyTile>(scores[0], k_major(queries_ + at), k_major(keys + at), column + k > 0);
+      }
     }
     ptx::wgmma_commit();
     ptx::wgmma_wait<0>();
     ptx::pin<kKeyTile / 2>(scores[0]);
   }
 
-  __device__ void end_piece(const Unit& unit, int tile, int h, int n, float* slot) {
+  __device__ void end_piece(const AttentionWork& unit, int tile, int h, int n, float* slot) {
     const mma::Merge merge = softmax_.end_piece(h, unit.in_first_piece(tile));
     if (threadIdx.x % 4 != 0) return;
     to_.keep[n] = merge.keep;
     to_.add[n] = merge.add;
     if (!unit.is_last(tile) || n >= unit.count) return;
     mma::MaxSum& all = softmax_.merged[h];
-    if (unit.of.whole()) {
+    if (unit.whole()) {
       to_.out_scale[n] = mma::out_scale(all, a_.args.sinks, unit.first_head + n % unit.heads);
     } else {
       *reinterpret_cast<float2*>(slot + kQueries * kValueDim + n * 2) = {all.m, all.l};
@@ -181,8 +162,9 @@ class Adder {
   __device__ Adder(const MmaAttention& a, int half, std::byte* shared, Exchange& exchange)
       : a_(a), half_(half), stages_(ptx::shared_address(shared) + kTileBytes), from_(exchange) {}
 
-  __device__ void run(const Unit& unit, float* slot, Turn& turn) {
+  __device__ void run(const AttentionWork& unit, float* slot, Turn& turn) {
     first_query_ = threadIdx.x / 32 % 4 * 16 + threadIdx.x % 32 / 4;
+#pragma unroll 1
     for (int tile = unit.first_tile(); tile <= unit.last; tile += kKeyTile, turn.next()) {
       ptx::mbarrier_wait(&from_.weights_full, turn.count & 1);
       rescale(unit.starts_piece(tile));
@@ -202,16 +184,14 @@ class Adder {
         ptx::mbarrier_arrive(&from_.weights_empty);
       }
       if (!ends_piece) continue;
+      const bool out = unit.is_last(tile) && unit.whole();
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
         const int n = first_query_ + 8 * h;
         if (n >= unit.count) continue;
-        if (!unit.in_first_piece(tile)) merge(h, slot + n * kValueDim, keep[h], add[h]);
-        if (unit.is_last(tile) && unit.of.whole()) {
-          write_out(unit, h, n, out_scale[h]);
-        } else {
-          write_slot(h, slot + n * kValueDim);
-        }
+        float* const merged = slot + n * kValueDim;
+        if (!unit.in_first_piece(tile)) merge(h, merged, keep[h], add[h]);
+        write(h, out ? mma::out_of(a_, unit, n) : merged, out ? out_scale[h] : 1.f, !out || a_.out_pairs);
       }
     }
   }
@@ -263,20 +243,10 @@ class Adder {
     }
   }
 
-  __device__ void write_slot(int h, float* slot) const {
+  __device__ void write(int h, float* to, float scale, bool pairs) const {
 #pragma unroll
     for (int j = 0; j < kHalf / 8; ++j) {
-      *reinterpret_cast<float2*>(slot + column(j)) = {acc_[4 * j + 2 * h], acc_[4 * j + 2 * h + 1]};
-    }
-  }
-
-  __device__ void write_out(const Unit& unit, int h, int n, float scale) const {
-    float* out = a_.args.out + (unit.of.block.row + n / unit.heads) * a_.args.out_stride +
-                 (unit.first_head + n % unit.heads) * kValueDim;
-#pragma unroll
-    for (int j = 0; j < kHalf / 8; ++j) {
-      out[column(j)] = acc_[4 * j + 2 * h] * scale;
-      out[column(j) + 1] = acc_[4 * j + 2 * h + 1] * scale;
+      mma::store_pair(to + column(j), acc_[4 * j + 2 * h] * scale, acc_[4 * j + 2 * h + 1] * scale, pairs);
     }
   }
 

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "ops/attention/attention_softmax_cuda.cuh"
+#include "ops/attention/attention_work_cuda.cuh"
 
 namespace weir::many {
 
@@ -29,6 +30,7 @@ struct Shape {
 template <int kRing>
 struct Exchange {
   uint64_t full[kRing], empty[kRing];
+  WorkRing ring;
   AttentionPlan plan;
 };
 
@@ -47,8 +49,8 @@ struct Turn {
 template <class S>
 __device__ __forceinline__ void copy_tiles(const MmaAttention& a, const StepView& step, const AttentionWork& unit,
                                            std::byte* ring, Exchange<S::kRing>& exchange, Turn<S::kRing>& turn) {
-  const SpanView& span = span_of(step, a.selected, unit.of);
-  const int32_t* list = a.selected.of(unit.of.entry);
+  const SpanView& span = span_of(step, a.selected, unit.entry);
+  const int32_t* list = a.selected.of(unit.entry);
   const mma::TileSource keys(paged_rows(step, span, a.args.key, list), a.args.dtype, unit.kv_head * a.args.key_dim,
                              a.args.key_dim, S::kDim);
   const mma::TileSource values(paged_rows(step, span, a.args.value, list), a.args.dtype,
@@ -64,9 +66,9 @@ __device__ __forceinline__ void copy_tiles(const MmaAttention& a, const StepView
     }
     turn.next();
   };
-  for (int tile = unit.first_tile(); tile <= unit.last; tile += kKeyTile) {
-    copy(keys, tile);
-    copy(values, tile);
+#pragma unroll 1
+  for (int i = 2 * unit.first_tile() / kKeyTile; i / 2 * kKeyTile <= unit.last; ++i) {
+    copy(i % 2 == 0 ? keys : values, i / 2 * kKeyTile);
   }
 }
 
@@ -85,9 +87,13 @@ class Attender {
         thread_(static_cast<int>(threadIdx.x) % kGroup) {}
 
   __device__ void run(const AttentionWork& unit, float* slot, Turn<S::kRing>& turn) {
-    load_queries(unit);
+    ptx::named_barrier_sync(1 + half_, kGroup);  // the queries of the unit before have been used
+    mma::load_queries<S::kDim, 64, 4, ColumnsOf64>(a_, unit, half_ * 64, queries_, thread_, kGroup);
+    ptx::fence_async_shared();
+    ptx::named_barrier_sync(1 + half_, kGroup);
     first_query_ = half_ * 64 + thread_ / 32 * 16 + thread_ % 32 / 4;
     softmax_.start_unit(a_, unit, first_query_);
+#pragma unroll 1
     for (int tile = unit.first_tile(); tile <= unit.last; tile += kKeyTile) {
       const bool starts = unit.starts_piece(tile);
       if (starts) softmax_.start_piece();
@@ -104,29 +110,6 @@ class Attender {
   }
 
  private:
-  __device__ void load_queries(const AttentionWork& unit) {
-    constexpr int kChunks = S::kDim / 8, kBatch = 4;
-    const int key_dim = static_cast<int>(a_.args.key_dim);
-    ptx::named_barrier_sync(1 + half_, kGroup);  // those of the unit before have been used
-    for (int begin = thread_; begin < 64 * kChunks; begin += kBatch * kGroup) {
-      mma::Eight v[kBatch];
-#pragma unroll
-      for (int b = 0; b < kBatch; ++b) {
-        const int i = begin + b * kGroup, n = half_ * 64 + i / kChunks, c = i % kChunks, row = n / unit.heads;
-        const float* q = a_.args.q + (unit.of.block.row + row) * a_.args.q_stride +
-                         (unit.first_head + n - row * unit.heads) * a_.args.key_dim + c * 8;
-        v[b] = mma::load_eight(q, n < unit.count ? key_dim - c * 8 : 0, a_.vectors);
-      }
-#pragma unroll
-      for (int b = 0; b < kBatch; ++b) {
-        const int i = begin + b * kGroup;
-        mma::store_chunk(ColumnsOf64::offset(i / kChunks, i % kChunks), queries_, v[b].rounded());
-      }
-    }
-    ptx::fence_async_shared();
-    ptx::named_barrier_sync(1 + half_, kGroup);
-  }
-
   // Waits for the next slot of the ring; its address.
   __device__ uint32_t wait(const Turn<S::kRing>& turn) const {
     ptx::mbarrier_wait(&exchange_.full[turn.slot], turn.parity);
@@ -208,10 +191,23 @@ class Attender {
     for (int h = 0; h < 2; ++h) {
       const int n = first_query_ + 8 * h;
       if (n >= unit.count) continue;
-      if (unit.of.whole()) {
-        write_out(unit, h, n);
-      } else {
-        write_slot(h, n, slot);
+      const mma::MaxSum& all = softmax_.merged[h];
+      float* to = slot + n * S::kDim;
+      float scale = 1;
+      bool pairs = true;
+      int dims = S::kDim;
+      if (unit.whole()) {
+        to = mma::out_of(a_, unit, n);
+        scale = mma::out_scale(all, a_.args.sinks, unit.first_head + n % unit.heads);
+        pairs = a_.out_pairs;
+        dims = static_cast<int>(a_.args.value_dim);
+      } else if (thread_ % 4 == 0) {
+        *reinterpret_cast<float2*>(slot + kQueries * S::kDim + n * 2) = {all.m, all.l};
+      }
+#pragma unroll
+      for (int v = 0; v < S::kDim / 8; ++v) {
+        const int column = v * 8 + thread_ % 4 * 2;
+        mma::store_pair(to + column, acc_[v][2 * h] * scale, acc_[v][2 * h + 1] * scale, pairs, dims - column);
       }
     }
   }
@@ -220,31 +216,6 @@ class Attender {
     float4* all =
         S::kMergedShared ? reinterpret_cast<float4*>(shared_ + S::kMergedAt) : reinterpret_cast<float4*>(slot);
     return all + half_ * (S::kDim / 8) * kGroup + thread_;
-  }
-
-  __device__ int column(int v) const { return v * 8 + thread_ % 4 * 2; }
-
-  __device__ void write_slot(int h, int n, float* slot) const {
-    const mma::MaxSum& all = softmax_.merged[h];
-#pragma unroll
-    for (int v = 0; v < S::kDim / 8; ++v) {
-      *reinterpret_cast<float2*>(slot + n * S::kDim + column(v)) = {acc_[v][2 * h], acc_[v][2 * h + 1]};
-    }
-    if (thread_ % 4 == 0) *reinterpret_cast<float2*>(slot + kQueries * S::kDim + n * 2) = {all.m, all.l};
-  }
-
-  __device__ void write_out(const AttentionWork& unit, int h, int n) const {
-    const int row = n / unit.heads;
-    const int64_t head = unit.first_head + n - row * unit.heads;
-    const float scale = mma::out_scale(softmax_.merged[h], a_.args.sinks, head);
-    float* out = a_.args.out + (unit.of.block.row + row) * a_.args.out_stride + head * a_.args.value_dim;
-#pragma unroll
-    for (int v = 0; v < S::kDim / 8; ++v) {
-#pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        if (column(v) + i < a_.args.value_dim) out[column(v) + i] = acc_[v][2 * h + i] * scale;
-      }
-    }
   }
 
   const MmaAttention& a_;
@@ -271,32 +242,23 @@ __global__ void __launch_bounds__(kThreads, 1)
       ptx::mbarrier_init(&exchange.full[s], kGroup);
       ptx::mbarrier_init(&exchange.empty[s], 8);  // warps
     }
+    exchange.ring.init(8);
     ptx::mbarrier_fence_init();
   }
   make_plan(exchange.plan, *step, a.selected, a.geometry, a.slots, gridDim.x);
-  ptx::wait_for_previous();
   const int warpgroup = static_cast<int>(threadIdx.x) / kGroup;
   Turn<S::kRing> turn;
-  // Calls work(unit, its index, slot) for this block's units.
-  const auto for_units = [&](auto work) {
-    for (int u = blockIdx.x; u < plan.units; u += gridDim.x) {
-      const AttentionUnit unit = find_unit(plan, *step, a.selected, a.geometry, u);
-      const int64_t slot = plan.split ? u : blockIdx.x;
-      if (unit.pieces > 0) work(AttentionWork(a, unit), u, a.partials + slot * a.slot.floats());
-    }
-  };
   if (warpgroup == 0) {
     ptx::lower_registers<56>();
-    for_units([&](const AttentionWork& unit, int, float*) {
+    give_work(a, *step, plan, exchange.ring, threadIdx.x == 0, [&](const AttentionWork& unit) {
+      note_rows(a.merge_rows, a.geometry, unit, threadIdx.x, kGroup);
       copy_tiles<S>(a, *step, unit, shared + S::kRingAt, exchange, turn);
     });
   } else {
     ptx::raise_registers<224>();
     Attender<S> attender(a, warpgroup - 1, shared, exchange);
-    for_units([&](const AttentionWork& unit, int index, float* slot) {
-      if (warpgroup == 1) note_rows(a.merge_rows, unit.of, index, threadIdx.x % kGroup, kGroup);
-      attender.run(unit, slot, turn);
-    });
+    take_work(a, plan, exchange.ring,
+              [&](const AttentionWork& unit, float* slot, bool) { attender.run(unit, slot, turn); });
   }
 }
 

@@ -12,6 +12,8 @@
 
 namespace weir {
 
+inline constexpr int kKeyTile = 64;  // positions
+
 struct AttentionGeometry {
   int32_t tile_heads = 1;   // heads of a tile, of one KV head
   int32_t head_groups = 1;  // tiles that it takes for the heads of a KV head
@@ -23,17 +25,19 @@ struct AttentionGeometry {
 
   WEIR_HD int32_t tiles() const { return kv_heads * head_groups; }  // of a block
   WEIR_HD int64_t piece(int64_t p) const { return attention_piece(p, window) * piece_factor; }
-  // Positions from p on have the same length of pieces up to here.
-  WEIR_HD int64_t same_piece_end(int64_t p) const {
-    const int64_t end = attention_piece(p, window) * 64;
-    return window > 0 && end >= window ? int64_t{1} << 60 : end;
+  // The same as a power of two.
+  __device__ int piece_log(int p) const {
+    const int n = window > 0 && window <= p ? static_cast<int>(window) : p + 1;
+    const int ceil = 32 - __clz(n - 1);
+    return (ceil > 14 ? ceil : 14) - 6 + (piece_factor == 2);
   }
+  // Positions from p on have the same length of pieces up to here.
+  __device__ int same_piece_end(int p) const {
+    const int end = 64 << (piece_log(p) - (piece_factor == 2));
+    return window > 0 && end >= window ? 0x7fffffff : end;
+  }
+  __device__ int first_visible(int p) const { return static_cast<int>(weir::first_visible(p, window)); }
 };
-
-// Of positions and rows, which have 31 bits: a division of 64 costs several times as much.
-__device__ inline int quotient(int64_t a, int64_t b) {
-  return static_cast<int>(static_cast<uint32_t>(a) / static_cast<uint32_t>(b));
-}
 
 struct AttentionEntry {
   int first_row, rows, position;  // in the batch; of the first row
@@ -41,7 +45,7 @@ struct AttentionEntry {
 
 struct AttentionBlock {
   int row, rows, position;
-  int piece, first_piece, pieces;
+  int piece_log, first_piece, pieces;
 };
 
 __device__ inline int attention_entries(const StepView& step, const SelectedRows& selected) {
@@ -59,23 +63,32 @@ struct EntrySize {
   int blocks, pieces;
 };
 
-// Calls part(position, rows, piece) for the parts of an entry's rows whose pieces have one length.
+// Calls part(position, rows) for the parts of an entry's rows whose pieces have one length.
 template <class Part>
 __device__ __forceinline__ void for_parts(const AttentionGeometry& g, const AttentionEntry& entry, Part part) {
-  const int64_t end = entry.position + entry.rows;
-  for (int64_t p = entry.position; p < end;) {
-    const int64_t change = g.same_piece_end(p), stop = change < end ? change : end;
-    part(static_cast<int>(p), static_cast<int>(stop - p), static_cast<int>(g.piece(p)));
+  const int end = entry.position + entry.rows;
+#pragma unroll 1
+  for (int p = entry.position; p < end;) {
+    const int change = g.same_piece_end(p), stop = change < end ? change : end;
+    part(p, stop - p);
     p = stop;
   }
 }
 
+__device__ inline int pieces_of(const AttentionGeometry& g, int position, int rows) {
+  const int log = g.piece_log(position);
+  return ((position + rows - 1) >> log) - (g.first_visible(position) >> log) + 1;
+}
+
+__device__ inline int blocks_of(const AttentionGeometry& g, int rows) {
+  return rows == 1 ? 1 : (rows + g.block_rows - 1) / g.block_rows;
+}
+
 __device__ inline EntrySize entry_size(const AttentionGeometry& g, const AttentionEntry& entry) {
   EntrySize size{0, 0};
-  for_parts(g, entry, [&](int position, int rows, int piece) {
-    const int first = static_cast<int>(first_visible(position, g.window));
-    const int pieces = quotient(position + rows - 1, piece) - quotient(first, piece) + 1;
-    size.blocks += quotient(rows + g.block_rows - 1, g.block_rows);
+  for_parts(g, entry, [&](int position, int rows) {
+    const int pieces = pieces_of(g, position, rows);
+    size.blocks += blocks_of(g, rows);
     size.pieces = pieces > size.pieces ? pieces : size.pieces;
   });
   return size;
@@ -84,16 +97,16 @@ __device__ inline EntrySize entry_size(const AttentionGeometry& g, const Attenti
 // The block with this index.
 __device__ inline AttentionBlock find_block(const AttentionGeometry& g, const AttentionEntry& entry, int index) {
   AttentionBlock found{};
-  for_parts(g, entry, [&](int position, int rows, int piece) {
-    const int blocks = quotient(rows + g.block_rows - 1, g.block_rows);
+  for_parts(g, entry, [&](int position, int rows) {
+    const int blocks = blocks_of(g, rows);
     if (index >= 0 && index < blocks) {
-      const int at = index * g.block_rows, first = position + at;
-      found.row = entry.first_row + first - entry.position;
+      const int at = index * g.block_rows, log = g.piece_log(position);
+      found.row = entry.first_row + position - entry.position + at;
       found.rows = rows - at < g.block_rows ? rows - at : g.block_rows;
-      found.position = first;
-      found.piece = piece;
-      found.first_piece = quotient(first_visible(first, g.window), piece);
-      found.pieces = quotient(first + found.rows - 1, piece) - found.first_piece + 1;
+      found.position = position + at;
+      found.piece_log = log;
+      found.first_piece = g.first_visible(found.position) >> log;
+      found.pieces = pieces_of(g, found.position, found.rows);
     }
     index -= blocks;
   });
@@ -130,6 +143,7 @@ __device__ inline void make_plan(AttentionPlan& plan, const StepView& step, cons
       most = size.pieces > most ? size.pieces : most;
     }
     int items_to = items, pieces_to = pieces;
+#pragma unroll 1
     for (int d = 1; d < 32; d *= 2) {
       const int i = __shfl_up_sync(cuda::kAllLanes, items_to, d), p = __shfl_up_sync(cuda::kAllLanes, pieces_to, d);
       const int m = __shfl_xor_sync(cuda::kAllLanes, most, d);
@@ -149,7 +163,7 @@ __device__ inline void make_plan(AttentionPlan& plan, const StepView& step, cons
     most = plan.most[w] > most ? plan.most[w] : most;
   }
   // Whole items when they take no more than a sixth longer than pieces, evenly shared out, would.
-  const int64_t rounds = (all_items + workers - 1) / workers;
+  const int rounds = static_cast<int>(all_items + workers - 1) / static_cast<int>(workers);
   const bool split = all_pieces <= slots && most > 1 && rounds * most * workers * 6 > all_pieces * 7;
   __syncthreads();
   if (thread < kPlanChunks) plan.before[thread] = split ? pieces : items;
@@ -169,61 +183,89 @@ struct MergeRow {
   int32_t first_row;  // of its block
 };
 
-// What a unit is.
-struct AttentionUnit {
+// A unit as the threads see it that compute it.
+struct AttentionWork {
+  int index;                // of the unit; from plan.units on there is none
+  int row, rows, position;  // of the block
+  int kv_head, first_head, heads;
+  int count;  // queries: rows times heads
+  int slots;  // of its item; 1: it is whole
+  int piece_log, first_piece;
+  int first, last;  // positions
   int entry;
-  AttentionBlock block;
-  int tile;                 // of the block: KV head times groups
-  int slots;                // of its item; 1: it is whole
-  int first_piece, pieces;  // of the sequence; pieces 0: nothing to do
 
   __device__ bool whole() const { return slots == 1; }  // all that the rows see
+  __device__ int first_tile() const { return first / kKeyTile * kKeyTile; }
+  // Of the tile at this position:
+  __device__ bool starts_piece(int tile) const { return tile == first_tile() || at_piece(tile); }
+  __device__ bool ends_piece(int tile) const { return is_last(tile) || at_piece(tile + kKeyTile); }
+  __device__ bool in_first_piece(int tile) const { return tile >> piece_log == first_piece; }
+  __device__ bool is_last(int tile) const { return tile + kKeyTile > last; }
+
+ private:
+  __device__ bool at_piece(int at) const { return (at & ((1 << piece_log) - 1)) == 0; }
 };
 
-__device__ inline AttentionUnit find_unit(const AttentionPlan& plan, const StepView& step, const SelectedRows& selected,
-                                          const AttentionGeometry& g, int unit) {
-  int low = 0, high = kPlanChunks;  // the last chunk with before <= unit that has units
-  while (high - low > 1) {
-    const int middle = (low + high) / 2;
-    (plan.before[middle] <= unit ? low : high) = middle;
-  }
+// The first unit from `index` on, in steps of `stride`, that has something to do.
+__device__ inline AttentionWork find_work(const AttentionPlan& plan, const StepView& step, const SelectedRows& selected,
+                                          const AttentionGeometry& g, int index, int stride) {
+  AttentionWork work{};
   const int entries = attention_entries(step, selected);
-  int rest = unit - plan.before[low];
-  AttentionUnit found{};
-  for (int e = low * plan.chunk; e < entries; ++e) {
-    const AttentionEntry entry = attention_entry(step, selected, e);
-    const EntrySize size = entry_size(g, entry);
-    const int units = plan.units_of(g, size);
-    if (rest >= units) {
-      rest -= units;
-      continue;
+#pragma unroll 1
+  for (work.index = index; work.index < plan.units; work.index += stride) {
+    int low = 0, high = kPlanChunks;  // the last chunk with before <= index that has units
+#pragma unroll 1
+    while (high - low > 1) {
+      const int middle = (low + high) / 2;
+      (plan.before[middle] <= work.index ? low : high) = middle;
     }
-    const int parts = plan.split ? size.pieces : 1;
-    const int piece = rest % parts, item = rest / parts;
-    found.entry = e;
-    found.tile = item % g.tiles();
+    int rest = work.index - plan.before[low];
+    AttentionEntry entry{};
+    EntrySize size{};
+#pragma unroll 1
+    for (work.entry = low * plan.chunk; work.entry < entries; ++work.entry) {
+      entry = attention_entry(step, selected, work.entry);
+      size = entry_size(g, entry);
+      const int units = plan.units_of(g, size);
+      if (rest < units) break;
+      rest -= units;
+    }
+    work.slots = plan.split ? size.pieces : 1;
+    const int item = rest / work.slots, piece = rest - item * work.slots;
+    const int of = item / g.tiles(), tile = item - of * g.tiles();
     // The last rows of a span see the most: they come first.
-    found.block = find_block(g, entry, size.blocks - 1 - item / g.tiles());
-    found.slots = parts;
-    found.first_piece = found.block.first_piece + piece;
-    found.pieces = found.whole() ? found.block.pieces : piece < found.block.pieces;
+    const AttentionBlock block = find_block(g, entry, size.blocks - 1 - of);
+    if (!work.whole() && piece >= block.pieces) continue;
+    work.row = block.row, work.rows = block.rows, work.position = block.position;
+    work.kv_head = tile / g.head_groups;
+    work.first_head = work.kv_head * g.q_per_kv + (tile - work.kv_head * g.head_groups) * g.tile_heads;
+    const int heads_left = (work.kv_head + 1) * g.q_per_kv - work.first_head;
+    work.heads = g.tile_heads < heads_left ? g.tile_heads : heads_left;
+    work.count = work.rows * work.heads;
+    work.piece_log = block.piece_log;
+    work.first_piece = block.first_piece + piece;
+    const int visible = g.first_visible(block.position), end = block.position + block.rows;
+    const int from = work.first_piece << work.piece_log;
+    const int to = (work.first_piece + (work.whole() ? block.pieces : 1)) << work.piece_log;
+    work.first = visible > from ? visible : from;
+    work.last = (end < to ? end : to) - 1;
     break;
   }
-  return found;
+  return work;
 }
 
-__device__ inline const SpanView& span_of(const StepView& step, const SelectedRows& selected,
-                                          const AttentionUnit& unit) {
-  const int span = selected.list != nullptr ? step.row_spans[static_cast<size_t>(unit.entry)] : unit.entry;
-  return step.spans[static_cast<size_t>(span)];
+__device__ inline const SpanView& span_of(const StepView& step, const SelectedRows& selected, int entry) {
+  return step.spans[static_cast<size_t>(selected.list != nullptr ? step.row_spans[static_cast<size_t>(entry)] : entry)];
 }
 
-// By `threads` threads of a block: an item's first unit says where the rows' pieces are.
-__device__ inline void note_rows(MergeRow* rows, const AttentionUnit& unit, int index, int thread, int threads) {
-  const AttentionBlock& block = unit.block;
-  if (unit.tile != 0 || unit.first_piece != block.first_piece) return;
-  for (int i = thread; i < block.rows; i += threads) {
-    rows[block.row + i] = {index, unit.whole() ? 0 : unit.slots, block.pieces, block.row};
+// By `threads` threads: an item's first unit says where the rows' pieces will be.
+__device__ inline void note_rows(MergeRow* rows, const AttentionGeometry& g, const AttentionWork& work, int thread,
+                                 int threads) {
+  if (work.first_head != 0 || work.first_piece != g.first_visible(work.position) >> work.piece_log) return;
+  const int pieces = pieces_of(g, work.position, work.rows);
+#pragma unroll 1
+  for (int i = thread; i < work.rows; i += threads) {
+    rows[work.row + i] = {work.index, work.whole() ? 0 : work.slots, pieces, work.row};
   }
 }
 

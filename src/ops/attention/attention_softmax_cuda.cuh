@@ -35,6 +35,23 @@ __device__ __forceinline__ float out_scale(MaxSum all, const float* sinks, int64
   return keep / fmaf(all.l, keep, cuda::ptx::exp2_approx(t - m));
 }
 
+// Where query n's result goes.
+__device__ __forceinline__ float* out_of(const MmaAttention& a, const AttentionWork& work, int n) {
+  const int row = work.rows == 1 ? 0 : n / work.heads;
+  return a.args.out + (work.row + row) * a.args.out_stride +
+         (work.first_head + n - row * work.heads) * a.args.value_dim;
+}
+
+// Those of two numbers that are among the first `count`.
+__device__ __forceinline__ void store_pair(float* to, float x, float y, bool aligned, int count = 2) {
+  if (aligned && count >= 2) {
+    *reinterpret_cast<float2*>(to) = {x, y};
+  } else {
+    if (count > 0) to[0] = x;
+    if (count > 1) to[1] = y;
+  }
+}
+
 // What a thread knows of the softmax of its two queries, of which its numbers of m16n8 are: h of 0 and 1.
 struct Softmax {
   int sees_from[2], sees_to[2];  // positions
@@ -43,13 +60,13 @@ struct Softmax {
   MaxSum merged[2];              // of the pieces before
 
   // The two are queries `first` and `first + 8` of the unit.
-  __device__ __forceinline__ void start_unit(const MmaAttention& a, const AttentionWork& unit, int first) {
+  __device__ __forceinline__ void start_unit(const MmaAttention& a, const AttentionWork& work, int first) {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       const int n = first + 8 * h;
-      const int64_t p = unit.of.block.position + n / unit.heads;
-      sees_to[h] = n < unit.count ? static_cast<int>(p) : -1;
-      sees_from[h] = n < unit.count ? static_cast<int>(first_visible(p, a.args.window)) : 0;
+      const int p = work.position + (work.rows == 1 ? 0 : n / work.heads);
+      sees_to[h] = n < work.count ? p : -1;
+      sees_from[h] = n < work.count ? a.geometry.first_visible(p) : 0;
     }
   }
 
@@ -76,17 +93,22 @@ struct Softmax {
     }
   }
 
-  // Scores of a tile become weights, A fragments of m16n8k16. acc is to be multiplied by scale[h] before.
+  // Scores of a tile become weights, A fragments of m16n8k16. acc is to be multiplied by scale[h] before. c is
+  // positive, so that the largest score is the largest product. Without `both` the second query is none.
   __device__ __forceinline__ void weigh(const float (&scores)[kKeyTile / 8][4], float c,
-                                        uint32_t (&weights)[kKeyTile / 16][4], float (&scale)[2]) {
+                                        uint32_t (&weights)[kKeyTile / 16][4], float (&scale)[2], bool both = true) {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      float most = -__builtin_inff();
+      if (h == 1 && !both) {
+        scale[h] = 1;
 #pragma unroll
-      for (int n = 0; n < kKeyTile / 8; ++n) {
-        most = fmaxf(most, fmaxf(scores[n][2 * h] * c, scores[n][2 * h + 1] * c));
+        for (int n = 0; n < kKeyTile / 8; ++n) weights[n / 2][n % 2 * 2 + h] = 0;
+        continue;
       }
-      const float m = fmaxf(max[h], ceilf(cuda::warp_max<4>(most)));
+      float most = scores[0][2 * h];
+#pragma unroll
+      for (int n = 0; n < kKeyTile / 8; ++n) most = fmaxf(most, fmaxf(scores[n][2 * h], scores[n][2 * h + 1]));
+      const float m = fmaxf(max[h], ceilf(cuda::warp_max<4>(most) * c));
       const float shift = m == -__builtin_inff() ? 0.f : -m;
       scale[h] = power(max[h], m);
       max[h] = m;

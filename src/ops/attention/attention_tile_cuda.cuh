@@ -18,7 +18,6 @@ __device__ __forceinline__ void store_chunk(uint32_t at, const std::byte* base, 
   *reinterpret_cast<uint4*>(const_cast<std::byte*>(base) + at) = value;
 }
 
-// The first `count` of eight elements, and zeros; vectors: x is aligned to 16 bytes.
 struct Eight {
   float v[8];
 
@@ -27,16 +26,6 @@ struct Eight {
             cuda::pack_bf16(v[6], v[7])};
   }
 };
-__device__ __forceinline__ Eight load_eight(const float* x, int count, bool vectors) {
-  if (vectors && count >= 8) {
-    const float4 low = reinterpret_cast<const float4*>(x)[0], high = reinterpret_cast<const float4*>(x)[1];
-    return {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
-  }
-  Eight eight;
-#pragma unroll
-  for (int i = 0; i < 8; ++i) eight.v[i] = i < count ? x[i] : 0.f;
-  return eight;
-}
 
 // Key or value rows of one KV head.
 struct TileSource {
@@ -69,50 +58,113 @@ struct ColumnsOf64 {
   }
 };
 
-// Loads positions [tile, tile + kPositions) of [first, last] to `to`, zeros for the others: by kThreads threads of
-// which this one is number `thread`.
+// Loads positions [tile, tile + kPositions) of [first, last] to `to`, zeros for the others: by kThreads threads, whole
+// warps, of which this one is number `thread`. Loops are left as such: unrolled, they don't fit the instruction cache.
 template <int kDim, int kThreads, class Place = SwizzledRows<kDim>, int kPositions = kKeyTile>
-__device__ __forceinline__ void load_tile(const TileSource& source, int64_t tile, int64_t first, int64_t last,
-                                          std::byte* to, int thread) {
+__device__ __forceinline__ void load_tile(const TileSource& source, int tile, int first, int last, std::byte* to,
+                                          int thread) {
   constexpr int kChunks = kDim / 8, kLanes = kChunks < 32 ? kChunks : 32, kRows = kThreads / kLanes;
-  static_assert(16 % kRows == 0);  // a pass over all threads stays within a page
+  constexpr int kPageRows = static_cast<int>(kPagePositions), kPages = kPositions / kPageRows;
+  static_assert(kPageRows % kRows == 0);  // a pass over all threads stays within a page
   const int lane = thread % kLanes, first_row = thread / kLanes;
-  const int from = static_cast<int>(first - tile), end = static_cast<int>(last - tile);
-  if (!source.direct) {
-    for (int r = first_row; r < kPositions; r += kRows) {
-      const bool live = r >= from && r <= end;
-      const std::byte* row = source.rows.row(live ? tile + r : last);
-      for (int c = lane; c < kChunks; c += kLanes) {
-        Eight eight{};
-        for (int e = 0; e < 8 && live && c * 8 + e < source.dim; ++e) {
-          eight.v[e] = stored_element(source.dtype, row, c * 8 + e);
+  const int from = first - tile, end = last - tile;
+  const uint32_t to_address = cuda::ptx::shared_address(to);
+  if (source.direct && source.rows.selected == nullptr) {
+    // A lane for each page: looked up together.
+    const int page_row = thread % 32 % kPages * kPageRows;
+    const bool has_page = page_row + kPageRows > from && page_row <= end;
+    const uint32_t pages = has_page ? static_cast<uint32_t>(source.rows.pages[(tile + page_row) / kPageRows]) : 0;
+    const auto place = [&](int r, int k) { return to_address + Place::offset(r, lane + k); };
+#pragma unroll 1
+    for (int p = 0; p < kPages; ++p) {
+      const int64_t page = __shfl_sync(cuda::kAllLanes, pages, p);
+      const int page_first = p * kPageRows + first_row;
+      const std::byte* row =
+          source.rows.base + page * source.rows.block_bytes + first_row * source.rows.row_bytes + lane * 16;
+      if (p * kPageRows >= from && p * kPageRows + kPageRows - 1 <= end) {
+#pragma unroll
+        for (int i = 0; i < kPageRows / kRows; ++i, row += kRows * source.rows.row_bytes) {
+#pragma unroll
+          for (int k = 0; k < kChunks; k += kLanes) {
+            if (kChunks % kLanes != 0 && lane + k >= kChunks) continue;
+            cuda::ptx::copy_async16(place(page_first + i * kRows, k), row + k * 16);
+          }
         }
-        store_chunk(Place::offset(r, c), to, eight.rounded());
+        continue;
+      }
+#pragma unroll 1
+      for (int i = 0; i < kPageRows / kRows; ++i, row += kRows * source.rows.row_bytes) {
+        const int r = page_first + i * kRows;
+        const bool live = r >= from && r <= end;
+#pragma unroll 1
+        for (int k = 0; lane + k < kChunks; k += kLanes) {
+          // A copy that isn't live reads nothing, but its address must be one.
+          cuda::ptx::copy_async16(place(r, k), live ? row + k * 16 : source.rows.base, live);
+        }
       }
     }
     return;
   }
-  const uint32_t to_address = cuda::ptx::shared_address(to);
-  const std::byte* pages[kPositions / kPagePositions];
-#pragma unroll
-  for (int p = 0; p < kPositions / kPagePositions; ++p) {
-    const int position = p * static_cast<int>(kPagePositions);
-    const bool live = position + kPagePositions > from && position <= end && source.rows.selected == nullptr;
-    pages[p] = live ? source.rows.page(tile + position) + lane * 16 : nullptr;
-  }
-#pragma unroll
-  for (int i = 0; i < kPositions / kRows; ++i) {
-    const int r = i * kRows + first_row;
+#pragma unroll 1
+  for (int r = first_row; r < kPositions; r += kRows) {
     const bool live = r >= from && r <= end;
-    const std::byte* row =
-        pages[i * kRows / kPagePositions] + (i * kRows % kPagePositions + first_row) * source.rows.row_bytes;
-    if (source.rows.selected != nullptr) row = source.rows.row(live ? tile + r : last) + lane * 16;
-#pragma unroll
-    for (int c = 0; c < kChunks; c += kLanes) {
-      if (kChunks % kLanes != 0 && lane + c >= kChunks) continue;
-      // A copy that isn't live reads nothing, but its address must be one.
-      cuda::ptx::copy_async16(to_address + Place::offset(r, lane + c), live ? row + c * 16 : source.rows.base, live);
+    const std::byte* row = source.rows.row(live ? tile + r : last);
+#pragma unroll 1
+    for (int c = lane; c < kChunks; c += kLanes) {
+      if (source.direct) {
+        cuda::ptx::copy_async16(to_address + Place::offset(r, c), row + c * 16, live);
+        continue;
+      }
+      Eight eight{};
+#pragma unroll 1
+      for (int e = 0; e < 8 && live && c * 8 + e < source.dim; ++e) {
+        eight.v[e] = stored_element(source.dtype, row, c * 8 + e);
+      }
+      store_chunk(Place::offset(r, c), to, eight.rounded());
     }
+  }
+}
+
+// Queries [first, first + kCount) of a unit as BF16, zeros where there are none, by `threads` threads of which this one
+// is number `thread`; kBatch chunks are under way together.
+template <int kDim, int kCount, int kBatch, class Place>
+__device__ __forceinline__ void load_queries(const MmaAttention& a, const AttentionWork& work, int first, std::byte* to,
+                                             int thread, int threads) {
+  constexpr int kChunks = kDim / 8;
+  const int key_dim = static_cast<int>(a.args.key_dim);
+  const auto query = [&](int n) {
+    const int row = work.rows == 1 ? 0 : n / work.heads;
+    return a.args.q + (work.row + row) * a.args.q_stride + (work.first_head + n - row * work.heads) * key_dim;
+  };
+  if (a.vectors && key_dim == kDim) {
+#pragma unroll 1
+    for (int begin = thread; begin < kCount * kChunks; begin += kBatch * threads) {
+      float4 v[kBatch][2];
+#pragma unroll
+      for (int b = 0; b < kBatch; ++b) {
+        const int i = begin + b * threads, n = first + i / kChunks;
+        const bool live = n < work.count && i < kCount * kChunks;
+        const float4* q = reinterpret_cast<const float4*>(query(live ? n : 0) + i % kChunks * 8);
+        v[b][0] = live ? q[0] : float4{};
+        v[b][1] = live ? q[1] : float4{};
+      }
+#pragma unroll
+      for (int b = 0; b < kBatch; ++b) {
+        const int i = begin + b * threads;
+        if (i >= kCount * kChunks) break;
+        const Eight eight{v[b][0].x, v[b][0].y, v[b][0].z, v[b][0].w, v[b][1].x, v[b][1].y, v[b][1].z, v[b][1].w};
+        store_chunk(Place::offset(i / kChunks, i % kChunks), to, eight.rounded());
+      }
+    }
+    return;
+  }
+#pragma unroll 1
+  for (int i = thread; i < kCount * kChunks; i += threads) {
+    const int n = first + i / kChunks, c = i % kChunks;
+    Eight eight{};
+#pragma unroll 1
+    for (int e = 0; e < 8 && n < work.count && c * 8 + e < key_dim; ++e) eight.v[e] = query(n)[c * 8 + e];
+    store_chunk(Place::offset(i / kChunks, c), to, eight.rounded());
   }
 }
 

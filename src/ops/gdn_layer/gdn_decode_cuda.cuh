@@ -133,8 +133,9 @@ __device__ __forceinline__ void store_pairs(kda::PairWeights& to, const float* d
   for (int upper = 0; upper < 2; ++upper) {
     const int j = lane / 4 + 8 * upper;
     const float factor = j < row ? fast_exp(total - decays[j]) : 1.f;
-    to.updates[j] = j < row ? beta * (factor * d[2 * upper]) : 0.f;
-    to.products[j] = j <= row ? factor * d[2 * upper + 1] : 0.f;
+    to.updates[j] = j < row ? -(beta * (factor * d[2 * upper])) : -0.f;
+    to.products[j] = j < row ? factor * d[2 * upper + 1] : 0.f;
+    if (j == row) to.own = d[2 * upper + 1];
   }
 }
 
@@ -151,9 +152,8 @@ __global__ void __launch_bounds__(kDecodeThreads, 4) decode(const StepView* step
 
   // The state is older than the kernel before this one, the row may come from it.
   DecodeRow r(place, layer, head);
-  me.fetch_plane(r.plane());
+  me.fetch_plane(r.plane(), r.commits);
   r.find_pages(layer);
-  if (me.thread == 0 && r.base && r.commits) ptx::bulk_prefetch(r.plane() + kda::kPlane, kPlaneBytes);
   const float before = kda::load_if<float>(r.row > 0, r.now.decays(head) + r.row - 1);
   const ValueHistory values(layer, r, column);
   const Input which = warp == 0 ? kQ : kK;
@@ -177,8 +177,7 @@ __global__ void __launch_bounds__(kDecodeThreads, 4) decode(const StepView* step
   uint2 key_input = {0, 0};
   if (warp < 2) key_input = reinterpret_cast<const uint2*>(inputs + layer.channel(which, r.key_head))[lane];
   const uint16_t x = inputs[layer.channel(kV, head) + column];
-  const float gate = low_bf16(layer.gate.data[r.batch_row * layer.gate.stride + head * kDim + column]);
-  const float beta = layer.beta(r.batch_row, head), total = before + layer.log_decay(r.batch_row, head);
+  const float total = before + layer.log_decay(r.batch_row, head);
   if (warp < 2) write_operands(shared, layer, r, keys, key_input, warp, lane);
   const float value = values.convolved(x), scale = fast_exp(total);
   if (r.now) {
@@ -218,12 +217,15 @@ __global__ void __launch_bounds__(kDecodeThreads, 4) decode(const StepView* step
     me.clear_updates();
   }
   const float norm_weight = layer.norm_weight[column];
+  const float beta = layer.beta(r.batch_row, head);
+  const float gate = low_bf16(layer.gate.data[r.batch_row * layer.gate.stride + head * kDim + column]);
   Products d = products(shared, r.row, warp, lane);
 #pragma unroll
   for (int i = 0; i < 8; ++i) d.anchor[i / 4][i % 4] *= scale;
+  const kda::Columns::Inverse inverse = me.load_inverse();
   store_pairs(shared.pairs[warp], d.pairs, shared.decays, total, r.row, beta, lane);
   __syncwarp();
-  me.invert(r.row, r.now ? r.now.inverse(head, r.row) : nullptr);
+  me.invert(inverse, r.row, r.now ? r.now.inverse(head, r.row) : nullptr);
   const uint16_t update = static_cast<uint16_t>(pack_bf16(beta * (value - me.pick(d.anchor, 0)), 0.f));
   me.store_update(update, r.row);
   if (r.now) r.now.updates(head, r.row)[column] = update;

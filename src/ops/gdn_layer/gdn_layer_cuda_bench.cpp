@@ -157,7 +157,7 @@ void decode(CudaDevice& device, const bench::CudaReport& report, int64_t batch, 
   }
   const std::string shape = concat("32/16 heads, ", batch, " sequences");
   report.add({.what = "gdn decode", .shape = shape, .us = us, .bytes = bytes, .bar_us = flash_infer / 1.8});
-  report.add({.what = "gdn decode", .shape = shape, .us = flash_infer, .by = "FlashInfer, rule alone"});
+  report.add({.what = "gdn decode", .shape = shape, .us = flash_infer, .by = "FlashInfer, rule alone (table)"});
   model.stage(std::vector<int64_t>(static_cast<size_t>(batch), 4 * kPagePositions), 1);
   report.add({.what = "gdn decode, all cross",
               .shape = shape,
@@ -172,8 +172,8 @@ void prompt(CudaDevice& device, const bench::CudaReport& report, int64_t batch, 
   model.stage(std::vector<int64_t>(static_cast<size_t>(batch), 0), static_cast<int32_t>(rows));
   const std::string shape = concat("32/16 heads, ", batch, " x ", rows);
   report.add({.what = "gdn prompt", .shape = shape, .us = model.microseconds(), .bytes = model.bytes(), .bar_us = fla});
-  report.add({.what = "gdn prompt", .shape = shape, .us = fla, .by = "FLA, rule alone"});
-  report.add({.what = "gdn prompt", .shape = shape, .us = flash_infer, .by = "FlashInfer, rule alone"});
+  report.add({.what = "gdn prompt", .shape = shape, .us = fla, .by = "FLA, rule alone (table)"});
+  report.add({.what = "gdn prompt", .shape = shape, .us = flash_infer, .by = "FlashInfer, rule alone (table)"});
 }
 
 void run() {

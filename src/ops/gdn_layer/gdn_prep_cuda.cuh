@@ -62,7 +62,7 @@ class Convolution {
     for (int i = 0; i < kHistory; ++i) {
       const int row = chunk.first - kHistory + i;
       if (chunk.start + row >= chunk.sequence.span.first_position) {
-        earlier_[i] = load(row);
+        earlier_[i] = ptx::load_stream(rows_ + row * stride_);
       } else {
         const uint16_t* stored = chunk.sequence.stored_input(which, head, chunk.start + row);
         earlier_[i] = stored == nullptr ? uint2{0, 0} : *reinterpret_cast<const uint2*>(stored + 4 * lane);
@@ -70,7 +70,8 @@ class Convolution {
     }
   }
 
-  __device__ uint2 input(int row) const { return chunk_.live(row) ? load(row) : uint2{0, 0}; }
+  // Where a row isn't live x stays as it is.
+  __device__ void load(uint2& x, int row) const { ptx::load_stream_into(x, rows_ + row * stride_, chunk_.live(row)); }
 
   // The result for a row whose input is x; something finite where not live.
   __device__ float4 next(int row, uint2 x) {
@@ -92,8 +93,6 @@ class Convolution {
   }
 
  private:
-  __device__ uint2 load(int row) const { return ptx::load_stream(rows_ + row * stride_); }
-
   const PrepChunk& chunk_;
   const uint2* rows_;  // of the chunk
   int64_t stride_;
@@ -108,9 +107,9 @@ class Convolution {
 __device__ __forceinline__ void prep_values(const PrepChunk& chunk, int head, std::byte* block, int lane) {
   Convolution convolution(chunk, kV, head, lane);
   constexpr int kAtOnce = 8;
-  uint2 next[kAtOnce];
+  uint2 next[kAtOnce] = {};
 #pragma unroll
-  for (int i = 0; i < kAtOnce; ++i) next[i] = convolution.input(i);
+  for (int i = 0; i < kAtOnce; ++i) convolution.load(next[i], i);
 #pragma unroll 1
   for (int first = 0; first < kChunk; first += kAtOnce) {
     uint2 x[kAtOnce];
@@ -118,7 +117,7 @@ __device__ __forceinline__ void prep_values(const PrepChunk& chunk, int head, st
     for (int i = 0; i < kAtOnce; ++i) x[i] = next[i];
     if (first + kAtOnce < kChunk) {
 #pragma unroll
-      for (int i = 0; i < kAtOnce; ++i) next[i] = convolution.input(first + kAtOnce + i);
+      for (int i = 0; i < kAtOnce; ++i) convolution.load(next[i], first + kAtOnce + i);
     }
 #pragma unroll
     for (int i = 0; i < kAtOnce; ++i) {
@@ -134,12 +133,12 @@ __device__ __forceinline__ void prep_rows(const PrepChunk& chunk, int key_head, 
   const Layer& layer = chunk.sequence.layer;
   Convolution queries(chunk, kQ, key_head, lane), keys(chunk, kK, key_head, lane);
   constexpr int kAtOnce = 4;
-  uint2 xq[kAtOnce], xk[kAtOnce];
+  uint2 xq[kAtOnce] = {}, xk[kAtOnce] = {};
   const auto load = [&](int start) {
 #pragma unroll
     for (int i = 0; i < kAtOnce; ++i) {
-      xq[i] = queries.input(start + i);
-      xk[i] = keys.input(start + i);
+      queries.load(xq[i], start + i);
+      keys.load(xk[i], start + i);
     }
   };
   load(0);

@@ -12,7 +12,8 @@ namespace weir::gdn {
 using kda::kSpanThreads;
 using kda::kSpanWarps;
 
-constexpr int kStages = 4, kAhead = 3;
+constexpr int kStages = 6, kAhead = 5;
+constexpr int kComputeRegisters = 208, kOutputRegisters = 88;  // of a thread: 64,512 in all
 
 struct alignas(1024) SpanStage {
   std::byte keys[kKeyBlockBytes];  // swizzled operands start at multiples of 1024
@@ -113,10 +114,10 @@ class BlockFetch {
     if (i == ready_) {
       ready_ += wait_for_blocks(blocks_, number, part_.block0 + part_.end, lane);
       __syncwarp();
+      ptx::fence_async_global();
     }
     if (lane == 0) {
       ptx::mbarrier_wait(&shared.empty[stage], (use / kStages + 1) % 2);
-      ptx::fence_async_global();
       ptx::mbarrier_arrive_expect(&shared.full[stage], kKeyBlockBytes + kValueBlockBytes);
       ptx::bulk_load(shared.stages[stage].keys, blocks_.of_keys(layer, number, layer.key_head(part_.head)),
                      kKeyBlockBytes, &shared.full[stage]);
@@ -145,10 +146,10 @@ __device__ __forceinline__ void run_outputs(SpanShared& shared, const SpanPart& 
       {layer.gate.data + row0 * layer.gate.stride + x, layer.out + row0 * layer.out_stride + x, layer.gate.stride,
        layer.out_stride, part.old_rows, part.old_rows + part.rows, layer.norm_eps},
       warp, lane);
-  rows.load_gate(part.first);
+  rows.begin(part.first, part.end);
   for (int i = part.first; i < part.end; ++i) {
-    rows.put_away(shared.outputs, part.use(i), i, i + 1 < part.end);
     if (warp == 0 && i + kAhead < part.end) blocks_of.fetch(shared, i + kAhead, lane);
+    rows.put_away(shared.outputs, part.use(i), i, part.end);
   }
 }
 
@@ -322,10 +323,10 @@ __global__ void __launch_bounds__(kSpanThreads + kda::kOutputThreads, 1)
   if (thread < kDim) shared.outputs.norm_weight[thread] = layer.norm_weight[thread];
   __syncthreads();
   if (thread >= kSpanThreads) {
-    ptx::lower_registers<kda::kOutputRegisters>();
+    ptx::lower_registers<kOutputRegisters>();
     for_parts(step, layer, range, spans, [&](const SpanPart& part) { run_outputs(shared, part, blocks); });
   } else {
-    ptx::raise_registers<kda::kComputeRegisters>();
+    ptx::raise_registers<kComputeRegisters>();
     for_parts(step, layer, range, spans, [&](const SpanPart& part) {
       constexpr int kCarry = kDim * kDim / 4;
       float s[64];

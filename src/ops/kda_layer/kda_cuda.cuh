@@ -189,6 +189,13 @@ struct Head {
     }
     return {};
   }
+  // The first position from `position` on at which this step writes an anchor; -1: none.
+  __device__ int64_t next_write(int64_t position) const {
+    for (size_t i = 0; i < span.anchor_writes.size(); ++i) {
+      if (span.anchor_writes[i].position >= position) return span.anchor_writes[i].position;
+    }
+    return -1;
+  }
   // A convolution's input before the span, from the journal or the anchor's window; null: before the sequence.
   __device__ const uint16_t* stored_input(int which, int64_t position) const {
     if (position < 0) return nullptr;

@@ -10,10 +10,11 @@ namespace weir::kda {
 constexpr int kDecodeWarps = 4, kDecodeThreads = kDecodeWarps * 32, kDecodeColumns = kDim / kDecodeWarps;
 constexpr int kUpdatePitch = 40;  // of rows, without bank conflicts
 
-// Lb, A and A T of the row; each warp has its own.
+// -Lb, A and A T of the row; each warp has its own.
 struct PairWeights {
-  alignas(16) float updates[kChunk], products[kChunk];
+  alignas(16) float updates[kChunk], products[kChunk];  // of earlier rows, else -0 (x + -0 = x, always) and 0
   alignas(16) uint16_t outputs[kChunk];
+  float own;  // A of the row with itself
 };
 struct ColumnsShared {
   alignas(128) uint4 high[8][8][32];                                 // hi(S): [tile][step][lane]
@@ -67,8 +68,8 @@ class Columns {
   const int thread, warp, lane, g, c;
   const int local, column;  // of this lane, in the warp and in the head
 
-  // Starts the copy of the plane; without one it is zeros.
-  __device__ void fetch_plane(const uint4* plane) const {
+  // Starts the copy of hi, and of lo behind it as far as the L2 cache where that is wanted; without planes S is zeros.
+  __device__ void fetch_plane(const uint4* plane, bool both) const {
     if (plane == nullptr) {
       for (int i = thread; i < kPlane; i += kDecodeThreads) shared_.high[0][0][i] = make_uint4(0, 0, 0, 0);
     } else if (thread == 0) {
@@ -76,6 +77,7 @@ class Columns {
       ptx::mbarrier_fence_init();
       ptx::mbarrier_arrive_expect(&shared_.fetched, kPlaneBytes);
       ptx::bulk_load(shared_.high, plane, kPlaneBytes, &shared_.fetched);
+      if (both) ptx::bulk_prefetch(plane + kPlane, kPlaneBytes);
     }
   }
   // After the block's barrier.
@@ -181,23 +183,37 @@ class Columns {
     }
   }
 
+  // This lane's column of T's earlier rows: half of the lanes have them for T, half for A T.
+  struct Inverse {
+    float rows[kChunk - 1];  // from row 0 on
+  };
+  __device__ Inverse load_inverse() const {
+    Inverse x;
+#pragma unroll
+    for (int m = 0; m < kChunk - 1; ++m) x.rows[m] = inverse(m, lane % kChunk);
+    return x;
+  }
   // Row t of T, kept in the journal at `to` if that is not null, and of A T, from Lb and A. Rows that are not earlier
   // count nothing.
-  __device__ void invert(int t, float* to) const {
+  __device__ void invert(const Inverse& x, int t, float* to) const {
     PairWeights& weights = shared_.pairs[warp];
     const int j = lane % kChunk;
-    float own = 0.f, output = 0.f;
+    const float4* from = reinterpret_cast<const float4*>(lane < kChunk ? weights.updates : weights.products);
+    float sum = 0.f;
 #pragma unroll
-    for (int m = 0; m < kChunk - 1; ++m) {
-      const float x = inverse(m, j);
-      own = fmaf(-weights.updates[m], x, own);
-      output = fmaf(m < t ? weights.products[m] : 0.f, x, output);
+    for (int part = 0; part < kChunk / 4; ++part) {
+      const float4 w = from[part];
+      sum = fmaf(w.x, x.rows[4 * part], sum);
+      sum = fmaf(w.y, x.rows[4 * part + 1], sum);
+      sum = fmaf(w.z, x.rows[4 * part + 2], sum);
+      if (4 * part + 3 < kChunk - 1) sum = fmaf(w.w, x.rows[4 * part + 3], sum);
     }
-    if (j == t) own = 1.f;
-    output = fmaf(weights.products[t], own, output);
-    if (lane < kChunk) {
-      weights.outputs[j] = static_cast<uint16_t>(pack_bf16(output, 0.f));
-      if (warp == 0 && to != nullptr) to[j] = own;
+    if (lane < kChunk && j == t) sum = 1.f;
+    const float own = __shfl_sync(kAllLanes, sum, j);
+    if (lane >= kChunk) {
+      weights.outputs[j] = static_cast<uint16_t>(pack_bf16(fmaf(weights.own, own, sum), 0.f));
+    } else if (warp == 0 && to != nullptr) {
+      to[j] = own;
     }
     __syncwarp();
   }

@@ -86,9 +86,9 @@ __device__ __forceinline__ void store_pairs(PairWeights& to, const Products& d, 
     // Unbounded: columns 2 b, 2 b + 1 are of the block in which the row meets row j.
     const bool mine = kBounded || j >= t ? c == 0 : 31 - __clz(t ^ j) == c;
     if (!mine) continue;
-    const float output = kBounded || j < t ? d.pairs[2 * upper + 1] : d.own[0];
-    to.updates[j] = j < t ? beta * d.pairs[2 * upper] : 0.f;
-    to.products[j] = j <= t ? output : 0.f;
+    to.updates[j] = j < t ? -(beta * d.pairs[2 * upper]) : -0.f;
+    to.products[j] = j < t ? d.pairs[2 * upper + 1] : 0.f;
+    if (j == t) to.own = kBounded ? d.pairs[2 * upper + 1] : d.own[0];
   }
 }
 
@@ -106,9 +106,8 @@ __global__ void __launch_bounds__(kDecodeThreads, 4) decode(const StepView* step
 
   // The state is older than the kernel before this one, the row may come from it.
   DecodeRow r(place, head);
-  me.fetch_plane(r.base.planes());
+  me.fetch_plane(r.base.planes(), r.commits);
   r.find_pages(head);
-  if (me.thread == 0 && r.base && r.commits) ptx::bulk_prefetch(r.base.planes() + kPlane, kPlaneBytes);
   const ScaledKeys<kBounded> scaled(r, warp, lane);
   const ValueHistory values(layer, r, head, column);
   KeyHistory keys;
@@ -132,11 +131,10 @@ __global__ void __launch_bounds__(kDecodeThreads, 4) decode(const StepView* step
     key_input = reinterpret_cast<const uint2*>(row(warp == 0 ? layer.inputs[kQ] : layer.inputs[kK]))[lane];
     f = reinterpret_cast<const uint2*>(row(layer.f))[lane];
   }
-  const uint16_t x = row(layer.inputs[kV])[column], gate = row(layer.gate)[column];
-  const float beta_logit = layer.beta_logit(r.batch_row, head);
+  const uint16_t x = row(layer.inputs[kV])[column];
   scaled.store(shared, warp);
   if (warp < 2) write_operands(shared, layer, r, keys, scaled, key_input, f, warp, lane);
-  const float value = values.convolved(x), beta = fast_sigmoid(beta_logit);
+  const float value = values.convolved(x);
   if (r.now) r.now.inputs(kV, r.row)[column] = x;
   if (r.next) {
     values.write_window(r.next, column);
@@ -163,10 +161,13 @@ __global__ void __launch_bounds__(kDecodeThreads, 4) decode(const StepView* step
     me.clear_updates();
   }
   const float norm_weight = layer.norm_weight[column];
+  const uint16_t gate = row(layer.gate)[column];
+  const float beta = fast_sigmoid(layer.beta_logit(r.batch_row, head));
   Products d = products(shared, r.row, warp, lane);
+  const Columns::Inverse inverse = me.load_inverse();
   store_pairs<kBounded>(shared.pairs[warp], d, r.row, beta, lane);
   __syncwarp();
-  me.invert(r.row, r.now ? r.now.inverse(r.row) : nullptr);
+  me.invert(inverse, r.row, r.now ? r.now.inverse(r.row) : nullptr);
   const uint16_t update = static_cast<uint16_t>(pack_bf16(beta * (value - me.pick(d.anchor, 0)), 0.f));
   me.store_update(update, r.row);
   if (r.now) r.now.updates(r.row)[column] = update;

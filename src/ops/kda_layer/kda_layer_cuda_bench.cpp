@@ -165,7 +165,7 @@ void decode(CudaDevice& device, const bench::CudaReport& report, const Kind& kin
   const std::string shape = concat(kind.heads, " heads, ", batch, " sequences");
   const double bar = batch == 1 ? 5. : flash_infer / 1.8;
   report.add({.what = kind.name("decode"), .shape = shape, .us = us, .bytes = bytes, .bar_us = bar});
-  report.add({.what = kind.name("decode"), .shape = shape, .us = flash_infer, .by = "FlashInfer"});
+  report.add({.what = kind.name("decode"), .shape = shape, .us = flash_infer, .by = "FlashInfer (table)"});
   model.stage(std::vector<int64_t>(static_cast<size_t>(batch), 4 * kPagePositions), 1);
   report.add({.what = kind.name("decode, all cross"),
               .shape = shape,
@@ -187,7 +187,7 @@ void prompt(CudaDevice& device, const bench::CudaReport& report, const Kind& kin
   report.add({.what = kind.name("prompt"),
               .shape = shape,
               .us = peer,
-              .by = kind.bounded ? "FlashKDA, rule alone" : "FLA, rule alone"});
+              .by = kind.bounded ? "FlashKDA, rule alone (table)" : "FLA, rule alone (table)"});
 }
 
 void run() {

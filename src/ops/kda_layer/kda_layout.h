@@ -26,16 +26,14 @@ static_assert(kPageHeadBytes % 64 == 0 && kAnchorHeadBytes % 64 == 0);
 // A chunk's block, as the serial kernel's shared memory wants it: one bulk copy.
 //   [kt; qt]: 32 rows of 128 places, two tiles of 64 places with the 128-byte swizzle (row r of a tile: 128 bytes)
 //   kd transposed, 128 channels x 16 rows; T and A T, 16 x 16: all in 8 x 8 core matrices of 128 bytes
-//   2^G_15; beta; v: rows of 272 bytes (no bank conflicts)
+//   2^G_15; beta
 inline constexpr int kBlockOperands = 0;
 inline constexpr int kBlockCommit = 8192;
 inline constexpr int kBlockInverse = kBlockCommit + 4096;
 inline constexpr int kBlockOutput = kBlockInverse + 512;
 inline constexpr int kBlockDecay = kBlockOutput + 512;
 inline constexpr int kBlockBeta = kBlockDecay + 512;
-inline constexpr int kBlockValues = kBlockBeta + 128;
-inline constexpr int kValuePitch = 272;
-inline constexpr int kBlockBytes = kBlockValues + kChunk * kValuePitch;
-static_assert(kBlockValues % 128 == 0 && kBlockBytes % 128 == 0);
+inline constexpr int kBlockBytes = kBlockBeta + 128;
+static_assert(kBlockBytes % 128 == 0);
 
 }  // namespace weir::kda

@@ -11,7 +11,6 @@
 namespace weir::kda {
 
 constexpr int kPrepWarps = 4;
-constexpr int kPrepBlock = kBlockValues;             // v goes straight to global memory
 constexpr int kOperandTile = 4096, kKeyTile = 2048;  // of [kt; qt], of kn
 
 // Where a row's channels of this lane are in operand tiles that begin kTile bytes apart: two words.
@@ -132,7 +131,9 @@ __device__ __forceinline__ void invert_pairs(const Pairs& pairs, std::byte* inve
 }
 template <bool kPlain>
 __device__ __forceinline__ void prep_pairs(const PrepChunk& chunk, std::byte* block, Pairs& pairs, const PairSums& sums,
-                                           float beta, int lane) {
+                                           float beta_logit, int lane) {
+  const float beta = lane < kChunk && chunk.live(lane) ? fast_sigmoid(beta_logit) : 0.f;
+  if (lane < kChunk) reinterpret_cast<float*>(block + kBlockBeta)[lane] = beta;
   store_pairs(pairs, sums, beta, lane);
   invert_pairs(
       pairs, block + kBlockInverse, block + kBlockOutput, lane,
@@ -182,7 +183,7 @@ __device__ __forceinline__ void commit_unbounded(std::byte* block, const uint2* 
 // What the block needs of keys, queries and gates. Bounded: kn stands where kd transposed will be.
 template <bool kPlain>
 __device__ __forceinline__ void prep_bounded(const PrepChunk& chunk, PrepStreams& streams, std::byte* block,
-                                             Pairs& pairs, float beta, int lane) {
+                                             Pairs& pairs, float beta_logit, int lane) {
   std::byte* const other = block + kBlockCommit;
   const auto take = [&](int row, bool live, float4 q, float4 k, float4 sum) {
     uint2 x = pack4(k * exp2_4({-sum.x, -sum.y, -sum.z, -sum.w}));
@@ -194,12 +195,11 @@ __device__ __forceinline__ void prep_bounded(const PrepChunk& chunk, PrepStreams
     store_operand<kKeyTile>(other, row, lane, x);
   };
   const float4 total = prep_rows<true, kPlain>(chunk, streams, lane, take);
-  streams.load_others(chunk, kChunk, lane);
   reinterpret_cast<float4*>(block + kBlockDecay)[lane] = exp2_4(total);
   __syncwarp();
   PairSums sums;
   pair_chain<kKeyTile>(sums, block, other, lane);
-  prep_pairs<kPlain>(chunk, block, pairs, sums, beta, lane);
+  prep_pairs<kPlain>(chunk, block, pairs, sums, beta_logit, lane);
   commit_bounded(block, lane);
 }
 
@@ -207,7 +207,7 @@ __device__ __forceinline__ void prep_bounded(const PrepChunk& chunk, PrepStreams
 // rows, and pairs that this middle separates are taken. decays: the lane's column of G.
 template <bool kPlain>
 __device__ __forceinline__ void prep_unbounded(const PrepChunk& chunk, PrepStreams& streams, std::byte* block,
-                                               Pairs& pairs, float4* decays, float beta, int lane) {
+                                               Pairs& pairs, float4* decays, float beta_logit, int lane) {
   const auto take = [&](int row, bool live, float4 query, float4 key, float4 sum) {
     uint2 k = pack4(key);
     if (!kPlain && live && chunk.page) reinterpret_cast<uint2*>(chunk.page.keys(row))[lane] = k;
@@ -217,7 +217,6 @@ __device__ __forceinline__ void prep_unbounded(const PrepChunk& chunk, PrepStrea
     decays[row * 32] = sum;
   };
   const float4 total = prep_rows<false, kPlain>(chunk, streams, lane, take);
-  streams.load_others(chunk, kChunk, lane);
   uint2 q[kChunk], k[kChunk];
 #pragma unroll
   for (int row = 0; row < kChunk; ++row) {
@@ -245,7 +244,7 @@ __device__ __forceinline__ void prep_unbounded(const PrepChunk& chunk, PrepStrea
     select_pairs(sums, level, lane, [b](int row, int column) { return row > column && (row ^ column) >> b == 1; });
     __syncwarp();
   }
-  prep_pairs<kPlain>(chunk, block, pairs, sums, beta, lane);
+  prep_pairs<kPlain>(chunk, block, pairs, sums, beta_logit, lane);
 #pragma unroll
   for (int row = 0; row < kChunk; ++row) {
     const float4 g = decays[row * 32], e = exp2_4(g);
@@ -259,7 +258,7 @@ __device__ __forceinline__ void prep_unbounded(const PrepChunk& chunk, PrepStrea
 
 // A warp's shared memory; decays are the unbounded form's.
 struct PrepWarpBounded {
-  std::byte block[kPrepBlock];
+  std::byte block[kBlockBytes];
   Pairs pairs;
 };
 struct PrepWarp : PrepWarpBounded {
@@ -275,20 +274,21 @@ template <bool kBounded, bool kPlain, class Own>
 __device__ __forceinline__ void prep_chunk(const PrepChunk& chunk, PrepStreams& streams, Own& own, std::byte* to,
                                            int lane) {
   std::byte* const block = own.block;
-  const float beta = lane < kChunk && chunk.live(lane) ? fast_sigmoid(streams.beta_logit) : 0.f;  // of row `lane`
-  prep_values<kPlain>(chunk, streams, to, lane);
+  float beta_logit = 0.f;  // of row `lane`, for the end
+  if (lane < kChunk && chunk.live(lane)) {
+    beta_logit = chunk.head.layer.beta_logit(chunk.batch_row(lane), chunk.head.head);
+  }
   ptx::wait_bulk_stores_read<0>();  // of the chunk before
   __syncwarp();
-  if (lane < kChunk) reinterpret_cast<float*>(block + kBlockBeta)[lane] = beta;
   if constexpr (kBounded) {
-    prep_bounded<kPlain>(chunk, streams, block, own.pairs, beta, lane);
+    prep_bounded<kPlain>(chunk, streams, block, own.pairs, beta_logit, lane);
   } else {
-    prep_unbounded<kPlain>(chunk, streams, block, own.pairs, &own.decays[0][lane], beta, lane);
+    prep_unbounded<kPlain>(chunk, streams, block, own.pairs, &own.decays[0][lane], beta_logit, lane);
   }
   ptx::fence_async_shared();
   __syncwarp();
   if (lane == 0) {
-    ptx::bulk_store(to, block, kPrepBlock);
+    ptx::bulk_store(to, block, kBlockBytes);
     ptx::commit_bulk_stores();
   }
 }
@@ -315,12 +315,16 @@ __global__ void __launch_bounds__(kPrepWarps * 32, kBounded ? 3 : 2)
     const int first = range.first + (unit / layer.heads * kPrepWarps + warp) * run, last = min(first + run, end);
     PrepStreams streams(layer, shared.weights, head);
     bool goes_on = false;
+    int64_t wanted = 0;  // where the next anchor is written
     for (int number = first; number < last; ++number) {
       const LongSpan& entry = spans.of(number);
       const SpanView& span = step->spans[static_cast<size_t>(entry.span)];
       PrepChunk chunk({*step, span, layer, head}, span.anchor_position / kChunk + number - entry.first_chunk);
       if (number + 1 == last) chunk.beyond = chunk.end;
-      if (!goes_on) streams.begin(chunk, lane);
+      if (!goes_on) {
+        streams.begin(chunk, lane);
+        wanted = chunk.head.next_write(chunk.start + kChunk);
+      }
       goes_on = chunk.beyond > kChunk;
       std::byte* const to = blocks + (int64_t{number - range.first} * layer.heads + head) * kBlockBytes;
       if (chunk.is_plain()) {
@@ -328,9 +332,12 @@ __global__ void __launch_bounds__(kPrepWarps * 32, kBounded ? 3 : 2)
       } else {
         prep_chunk<kBounded, false>(chunk, streams, own, to, lane);
       }
-      if (const Anchor next = chunk.head.written(chunk.start + kChunk)) {
-        for (int which = 0; which < 3; ++which) streams.earlier[which].store(next, which, lane);
+      if (wanted != chunk.start + kChunk) continue;
+      if (const Anchor next = chunk.head.written(wanted)) {
+        streams.earlier[kQ].store(next, kQ, lane);
+        streams.earlier[kK].store(next, kK, lane);
       }
+      wanted = chunk.head.next_write(wanted + 1);
     }
   }
   ptx::wait_bulk_stores<0>();

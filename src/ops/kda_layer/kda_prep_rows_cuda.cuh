@@ -25,20 +25,18 @@ struct PrepChunk {
   __device__ int64_t batch_row(int row) const { return head.span.first_row + start + row - head.span.first_position; }
 };
 
-// One buffer's rows as a warp goes through chunks: kAhead of them are in registers.
-template <int kAhead>
+// Four rows of one buffer in registers, as a warp goes through chunks.
 struct RowStream {
-  uint2 x[kAhead];
+  uint2 x[4] = {};
 
-  // Rows [row, row + kAhead) of a chunk, as far as they are the span's; 0 beyond.
+  // Rows [row, row + 4) of a chunk, as far as they are the span's; others keep what was there.
   __device__ void load(const PrepChunk& chunk, const Rows& rows, int row, int lane) {
     const uint2* at =
         reinterpret_cast<const uint2*>(rows.data + chunk.batch_row(row) * rows.stride + chunk.head.head * kDim) + lane;
     const int stride = static_cast<int>(rows.stride / 4);
 #pragma unroll
-    for (int i = 0; i < kAhead; ++i) {
-      const bool live = row + i >= chunk.first && row + i < chunk.beyond;
-      x[i] = live ? ptx::load_stream(at + i * stride) : uint2{0, 0};
+    for (int i = 0; i < 4; ++i) {
+      ptx::load_stream_into(x[i], at + i * stride, row + i >= chunk.first && row + i < chunk.beyond);
     }
   }
 };
@@ -67,14 +65,14 @@ struct Earlier {
 
 // What all warps of a block, which work on one head, need of it: lane l has the channels 4 l to 4 l + 3.
 struct HeadWeights {
-  float4 taps[3][4][32];  // of a convolution: [channel % 4][lane]
+  float4 taps[2][4][32];  // of the convolutions of q and k: [channel % 4][lane]
   float4 bias[32];
 
   // By all threads, between barriers.
   __device__ void load(const Layer& layer, int head) {
     const int thread = static_cast<int>(threadIdx.x), threads = static_cast<int>(blockDim.x);
-    for (int which = 0; which < 3; ++which) {
-      const float* conv = which == kQ ? layer.conv[kQ] : which == kK ? layer.conv[kK] : layer.conv[kV];
+    for (int which = 0; which < 2; ++which) {
+      const float* conv = which == kQ ? layer.conv[kQ] : layer.conv[kK];
       for (int channel = thread; channel < kDim; channel += threads) {
         taps[which][channel % 4][channel / 4] = reinterpret_cast<const float4*>(conv)[head * kDim + channel];
       }
@@ -123,56 +121,31 @@ __device__ constexpr int fold8_lane(int i) { return 4 * i; }
 struct PrepStreams {
   const HeadWeights& weights;
   const float a;
-  RowStream<4> queries, keys, decays;
-  RowStream<8> values;
-  Earlier earlier[3];
-  float beta_logit = 0.f;  // of row `lane`
+  RowStream queries, keys, decays;
+  Earlier earlier[2];
 
   __device__ PrepStreams(const Layer& layer, const HeadWeights& of, int head) : weights(of), a(layer.a[head]) {}
 
   // A first chunk.
   __device__ void begin(const PrepChunk& chunk, int lane) {
-    load_rows(chunk, 0, lane);
-    for (int which = 0; which < 3; ++which) earlier[which].load(chunk, which, lane);
-    load_others(chunk, 0, lane);
+    queries = keys = decays = {};  // nothing of another sequence
+    load_keys(chunk, 0, lane);
+    load_decays(chunk, 0, lane);
+    earlier[kQ].load(chunk, kQ, lane);
+    earlier[kK].load(chunk, kK, lane);
   }
-  __device__ void load_rows(const PrepChunk& chunk, int row, int lane) {
+  __device__ void load_keys(const PrepChunk& chunk, int row, int lane) {
     queries.load(chunk, chunk.head.layer.inputs[kQ], row, lane);
     keys.load(chunk, chunk.head.layer.inputs[kK], row, lane);
-    decays.load(chunk, chunk.head.layer.f, row, lane);
   }
-  __device__ void load_others(const PrepChunk& chunk, int row, int lane) {
-    const Layer& layer = chunk.head.layer;
-    values.load(chunk, layer.inputs[kV], row, lane);
-    const int own = row + lane;
-    if (lane < kChunk && own >= chunk.first && own < chunk.beyond) {
-      beta_logit = layer.beta_logit(chunk.batch_row(own), chunk.head.head);
-    }
+  __device__ void load_decays(const PrepChunk& chunk, int row, int lane) {
+    decays.load(chunk, chunk.head.layer.f, row, lane);
   }
 };
 
-// Loops over rows are not unrolled as a whole: a chunk would run through more code than the instruction cache holds.
-template <bool kPlain>
-__device__ __forceinline__ void prep_values(const PrepChunk& chunk, PrepStreams& streams, std::byte* block, int lane) {
-  const Layer& layer = chunk.head.layer;
-#pragma unroll 1
-  for (int start = 0; start < kChunk; start += 8) {
-    RowStream<8> rows = streams.values;
-    if (start == 0) streams.values.load(chunk, layer.inputs[kV], 8, lane);
-#pragma unroll
-    for (int half = 0; half < 8; half += 4) {
-      float4 s[4];
-      convolve_rows<kPlain>(s, chunk, rows.x + half, streams.earlier[kV], streams.weights, kV, start + half, lane);
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        reinterpret_cast<uint2*>(block + kBlockValues + (start + half + i) * kValuePitch)[lane] = pack4(s[i]);
-      }
-    }
-  }
-}
-
 // Rows through convolution, norm and gate: take(row, live, q, k, G) for every row of the chunk, ascending; q and k are
-// 0 where not live, G is the sum so far. At the end the streams are at the rows behind the chunk.
+// 0 where not live, G is the sum so far. At the end the streams are at the rows behind the chunk. The loop is not
+// unrolled as a whole: a chunk would run through more code than the instruction cache holds.
 template <bool kBounded, bool kPlain, class Take>
 __device__ __forceinline__ float4 prep_rows(const PrepChunk& chunk, PrepStreams& streams, int lane, const Take& take) {
   const Layer& layer = chunk.head.layer;
@@ -183,8 +156,7 @@ __device__ __forceinline__ float4 prep_rows(const PrepChunk& chunk, PrepStreams&
     float4 q[4], k[4];
     convolve_rows<kPlain>(q, chunk, streams.queries.x, streams.earlier[kQ], streams.weights, kQ, start, lane);
     convolve_rows<kPlain>(k, chunk, streams.keys.x, streams.earlier[kK], streams.weights, kK, start, lane);
-    const RowStream<4> f = streams.decays;
-    streams.load_rows(chunk, start + 4, lane);
+    streams.load_keys(chunk, start + 4, lane);
     float sums[8];
 #pragma unroll
     for (int i = 0; i < 4; ++i) sums[2 * i] = square_sum(q[i]), sums[2 * i + 1] = square_sum(k[i]);
@@ -196,11 +168,12 @@ __device__ __forceinline__ float4 prep_rows(const PrepChunk& chunk, PrepStreams&
       const bool live = kPlain || chunk.live(row);
       const float of_q = __shfl_sync(kAllLanes, factor, fold8_lane(2 * i)),
                   of_k = __shfl_sync(kAllLanes, factor, fold8_lane(2 * i + 1));
-      if (live) total = total + log_decay4<kBounded>(unpack4(f.x[i]), bias, streams.a, layer.lower_bound);
+      if (live) total = total + log_decay4<kBounded>(unpack4(streams.decays.x[i]), bias, streams.a, layer.lower_bound);
       if (!kBounded && row < chunk.first) total = reinterpret_cast<const float4*>(chunk.page.decays(row))[lane];
       take(row, live, q[i] * (live ? of_q * kQueryScale : 0.f), k[i] * (live ? of_k : 0.f), total);
       if (!kPlain && live && chunk.page) reinterpret_cast<float4*>(chunk.page.decays(row))[lane] = total;
     }
+    streams.load_decays(chunk, start + 4, lane);
   }
   return total;
 }

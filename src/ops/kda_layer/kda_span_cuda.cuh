@@ -1,49 +1,65 @@
 // Spans of more than one row, second part: a block for each head of each, chunk after chunk. Two warpgroups compute;
 // warp w has the value columns 16 w to 16 w + 15 of S in registers all the way: the accumulator of the commit (wgmma)
 // and, rounded, the operand of the next anchor term. Chunk rows before the span ("old") bring w from the journal. A
-// third warpgroup fetches blocks and puts outputs away.
+// third warpgroup puts outputs away, a fourth fetches blocks and makes v.
 #pragma once
 
-#include "ops/kda_layer/kda_span_state_cuda.cuh"
+#include "ops/kda_layer/kda_span_values_cuda.cuh"
 
 namespace weir::kda {
 
-constexpr int kStages = 4, kAhead = 3;
-constexpr int kStageBytes = 18 * 1024;  // swizzled operands start at multiples of 1024
-static_assert(kBlockBytes <= kStageBytes);
+constexpr int kStages = 6;
+constexpr int kValueThreads = 4 * 32, kAllThreads = kSpanThreads + kOutputThreads + kValueThreads;
+// Of a thread that computes, and of others: 65,536 in all.
+constexpr int kSpanRegisters = 168, kOtherRegisters = 88;
+
+struct alignas(1024) SpanStage {
+  std::byte block[kBlockBytes];  // swizzled operands start at multiples of 1024
+  std::byte values[kChunk * kValuePitch];
+};
 
 struct SpanShared {
-  std::byte stages[kStages][kStageBytes];
+  SpanStage stages[kStages];
   Outputs outputs;
   uint64_t full[kStages], empty[kStages];
 };
 
-// The block of chunk i, kAhead chunks early, by one thread.
-__device__ __forceinline__ void fetch_block(SpanShared& shared, const SpanPart& part, const std::byte* blocks, int i) {
-  const int use = part.use(i), stage = use % kStages;
-  ptx::mbarrier_wait(&shared.empty[stage], (use / kStages + 1) % 2);
-  ptx::mbarrier_arrive_expect(&shared.full[stage], kBlockBytes);
-  const int64_t block = int64_t{part.block0 + i} * part.head.layer.heads + part.head.head;
-  ptx::bulk_load(shared.stages[stage], blocks + block * kBlockBytes, kBlockBytes, &shared.full[stage]);
+// Block and values of chunk i, when its stage is free, by the fourth warpgroup.
+__device__ __forceinline__ void prepare_stage(SpanShared& shared, const SpanPart& part, const std::byte* blocks,
+                                              ValueRows& values, int i) {
+  const int use = part.use(i), number = use % kStages, thread = static_cast<int>(threadIdx.x) % kValueThreads;
+  SpanStage& stage = shared.stages[number];
+  ptx::mbarrier_wait(&shared.empty[number], (use / kStages + 1) % 2);
+  if (thread == 0) {
+    const int64_t block = int64_t{part.block0 + i} * part.head.layer.heads + part.head.head;
+    ptx::mbarrier_arrive_expect(&shared.full[number], kBlockBytes);
+    ptx::bulk_load(stage.block, blocks + block * kBlockBytes, kBlockBytes, &shared.full[number]);
+  }
+  __syncwarp();
+  values.store(stage.values, i);
+  __syncwarp();
+  if (thread % 32 == 0) ptx::mbarrier_arrive(&shared.full[number]);
+  if (i + 1 < part.end) values.load(i + 1);
+}
+
+__device__ __forceinline__ void prepare_stages(SpanShared& shared, const SpanPart& part, const std::byte* blocks) {
+  const int thread = static_cast<int>(threadIdx.x) % kValueThreads;
+  ValueRows values(part, thread / 32, thread % 32);
+  values.load(part.first);
+  for (int i = part.first; i < part.end; ++i) prepare_stage(shared, part, blocks, values, i);
 }
 
 // By the third warpgroup.
-__device__ __forceinline__ void run_outputs(SpanShared& shared, const SpanPart& part, const std::byte* blocks) {
+__device__ __forceinline__ void run_outputs(SpanShared& shared, const SpanPart& part) {
   const int thread = static_cast<int>(threadIdx.x) - kSpanThreads, warp = thread / 32, lane = thread % 32;
-  if (thread == 0) {
-    for (int i = part.first; i < part.end && i < part.first + kAhead; ++i) fetch_block(shared, part, blocks, i);
-  }
-  __syncwarp();
   const Layer& layer = part.head.layer;
   const int64_t row0 = part.head.span.first_row - part.old_rows, x = part.head.head * kDim;
   OutputRows<false> rows({layer.gate.data + row0 * layer.gate.stride + x, layer.out + row0 * layer.out_stride + x,
                           layer.gate.stride, layer.out_stride, part.old_rows, part.end_row, layer.norm_eps},
                          warp, lane);
-  rows.load_gate(part.first);
+  rows.begin(part.first, part.end);
   for (int i = part.first; i < part.end; ++i) {
-    rows.put_away(shared.outputs, part.use(i), i, i + 1 < part.end);
-    if (thread == 0 && i + kAhead < part.end) fetch_block(shared, part, blocks, i + kAhead);
-    __syncwarp();
+    rows.put_away(shared.outputs, part.use(i), i, part.end);
   }
 }
 
@@ -63,7 +79,7 @@ __device__ __forceinline__ void run_part(SpanShared& shared, const SpanPart& par
   PageId next_page = pages[part.first];
   for (int i = part.first; i < part.end; ++i) {
     const int use = part.use(i), stage = use % kStages, first = part.first_live(i), end = part.end_live(i);
-    const std::byte* const block = shared.stages[stage];
+    const std::byte* const block = shared.stages[stage].block;
     const uint32_t address = ptx::shared_address(block);
     ptx::mbarrier_wait(&shared.full[stage], (use / kStages) & 1);
     __syncwarp();
@@ -96,7 +112,8 @@ __device__ __forceinline__ void run_part(SpanShared& shared, const SpanPart& par
 #pragma unroll
     for (int r = 0; r < 4; ++r) {
       const int row = lane_row(r, c);
-      const uint16_t* v = reinterpret_cast<const uint16_t*>(block + kBlockValues + row * kValuePitch) + warp * 16 + g;
+      const uint16_t* v =
+          reinterpret_cast<const uint16_t*>(shared.stages[stage].values + row * kValuePitch) + warp * 16 + g;
       a[r][0] = low_bf16(v[0]);
       a[r][1] = low_bf16(v[8]);
       beta[r] = reinterpret_cast<const float*>(block + kBlockBeta)[row];
@@ -179,7 +196,7 @@ __device__ __forceinline__ void for_parts(const StepView* step, const Layer& lay
 }
 
 // carry: S of a span that the launch before or after works on too, [head][64 KB].
-__global__ void __launch_bounds__(kSpanThreads + kOutputThreads, 1)
+__global__ void __launch_bounds__(kAllThreads, 1)
     span(const StepView* step, Layer layer, ChunkRange range, const std::byte* blocks, const float4* carry_in,
          float4* carry_out) {
   WEIR_DYNAMIC_SHARED(SpanShared, memory);
@@ -188,7 +205,7 @@ __global__ void __launch_bounds__(kSpanThreads + kOutputThreads, 1)
   const LongSpans spans(*step, reinterpret_cast<std::byte*>(memory + 1));
   if (thread == 0) {
     for (int i = 0; i < kStages; ++i) {
-      ptx::mbarrier_init(&shared.full[i], 1);
+      ptx::mbarrier_init(&shared.full[i], 1 + kValueThreads / 32);
       ptx::mbarrier_init(&shared.empty[i], kSpanWarps);
     }
     shared.outputs.init();
@@ -198,11 +215,15 @@ __global__ void __launch_bounds__(kSpanThreads + kOutputThreads, 1)
   __syncthreads();
   ptx::wait_for_previous();
   if (thread >= kSpanThreads) {
-    ptx::lower_registers<kOutputRegisters>();
-    for_parts(step, layer, range, spans, [&](const SpanPart& part) { run_outputs(shared, part, blocks); });
+    ptx::lower_registers<kOtherRegisters>();
+    if (thread < kSpanThreads + kOutputThreads) {
+      for_parts(step, layer, range, spans, [&](const SpanPart& part) { run_outputs(shared, part); });
+    } else {
+      for_parts(step, layer, range, spans, [&](const SpanPart& part) { prepare_stages(shared, part, blocks); });
+    }
     return;
   }
-  ptx::raise_registers<kComputeRegisters>();
+  ptx::raise_registers<kSpanRegisters>();
   for_parts(step, layer, range, spans, [&](const SpanPart& part) {
     constexpr int kCarry = kDim * kDim / 4;
     float s[64];

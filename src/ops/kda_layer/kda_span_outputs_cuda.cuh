@@ -8,8 +8,7 @@ namespace weir::kda {
 
 constexpr int kSpanWarps = 8, kSpanThreads = kSpanWarps * 32;  // that compute
 constexpr int kOutputWarps = 4, kOutputThreads = kOutputWarps * 32;
-constexpr int kComputeRegisters = 216, kOutputRegisters = 72;  // of a thread: 64,512 in all
-constexpr int kOutputPitch = 132;
+constexpr int kOutputPitch = 132, kValuePitch = 272;  // of o's and v's rows, without bank conflicts
 
 // o of two chunks in turn.
 struct Outputs {
@@ -54,17 +53,14 @@ class OutputRows {
     place_.out += row_ * place.out_stride + column_;
   }
 
-  // Chunk i's, before its put_away().
-  __device__ void load_gate(int i) {
-    live_ = i * kChunk + row_ >= place_.first_row && i * kChunk + row_ < place_.end_row;
-    if (!live_) return;
-    const uint4* from = reinterpret_cast<const uint4*>(place_.gate + i * kChunk * place_.gate_stride);
-    gates_[0] = ptx::load_stream(from);
-    gates_[1] = ptx::load_stream(from + 1);
+  // Before chunk `first` of those before `end`.
+  __device__ void begin(int first, int end) {
+    load_gates(gates_, first, end);
+    load_gates(next_gates_, first + 1, end);
   }
 
-  // Chunk i; then the gates of the next are on their way.
-  __device__ void put_away(Outputs& outputs, int use, int i, bool more) {
+  // Chunk i; then the gates of the two after it are on their way.
+  __device__ void put_away(Outputs& outputs, int use, int i, int end) {
     const int buffer = use % 2, lane = static_cast<int>(threadIdx.x) % 32;
     ptx::mbarrier_wait(&outputs.made[buffer], use / 2 % 2);
     __syncwarp();
@@ -80,21 +76,35 @@ class OutputRows {
     uint32_t y[8];
 #pragma unroll
     for (int x = 0; x < 8; ++x) {
-      const uint4& gates = gates_[x / 4];
+      const uint4& gates = gates_.x[x / 4];
       const uint32_t gate = x % 4 == 0 ? gates.x : x % 4 == 1 ? gates.y : x % 4 == 2 ? gates.z : gates.w;
       const float2 w = *reinterpret_cast<const float2*>(&outputs.norm_weight[column_ + 2 * x]);
       y[x] = pack_bf16(o[2 * x] * factor * w.x * gated(low_bf16(gate)),
                        o[2 * x + 1] * factor * w.y * gated(high_bf16(gate)));
     }
     uint4* to = reinterpret_cast<uint4*>(place_.out + i * kChunk * place_.out_stride);
-    if (live_) {
+    if (live(i)) {
       ptx::store_stream(to, uint4{y[0], y[1], y[2], y[3]});
       ptx::store_stream(to + 1, uint4{y[4], y[5], y[6], y[7]});
     }
-    if (more) load_gate(i + 1);
+    gates_ = next_gates_;
+    load_gates(next_gates_, i + 2, end);
   }
 
  private:
+  struct Gates {
+    uint4 x[2] = {};
+  };
+  __device__ bool live(int i) const {
+    const int row = i * kChunk + row_;
+    return row >= place_.first_row && row < place_.end_row;
+  }
+  __device__ void load_gates(Gates& gates, int i, int end) const {
+    const bool wanted = i < end && live(i);
+    const uint4* from = reinterpret_cast<const uint4*>(place_.gate + i * kChunk * place_.gate_stride);
+    ptx::load_stream_into(gates.x[0], from, wanted);
+    ptx::load_stream_into(gates.x[1], from + 1, wanted);
+  }
   static __device__ float gated(float x) { return kSilu ? x * fast_sigmoid(x) : fast_sigmoid(x); }
   // Of the row; the order of sums is kda_layer.h's.
   __device__ float norm_factor(const float* o, int lane) const {
@@ -114,8 +124,7 @@ class OutputRows {
 
   int row_, column_;
   OutputPlace place_;  // of this thread's row and columns in chunk 0
-  bool live_ = false;
-  uint4 gates_[2] = {};
+  Gates gates_, next_gates_;
 };
 
 }  // namespace weir::kda

@@ -19,7 +19,7 @@
 // is added last.
 //
 // On CUDA, otherwise: x is rounded to BF16 and multiplied on the tensor cores, which take 16 elements a step, k
-// ascending, and keep FP32 sums. `in` is padded with zeros to segments(in) = ceil(in / 2048) equal segments of a
+// ascending, and keep FP32 sums. `in` is padded with zeros to segments(in) = ceil(in / 1024) equal segments of a
 // multiple of 64. Each segment's sum begins at zero; segments are added in ascending order, the bias last. By format:
 //   BF16, MXFP4    exact weights, one chain of steps a segment
 //   F32            weights rounded to BF16, likewise

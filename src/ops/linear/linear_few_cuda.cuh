@@ -8,18 +8,22 @@
 
 namespace weir {
 
-inline constexpr int kFewWarps = 8;  // of a block at most
+#ifndef WEIR_WARPS
+#define WEIR_WARPS 16
+#endif
+inline constexpr int kFewWarps = WEIR_WARPS;  // of a block at most
 
-// The strips and segments of a block. Its warps take strips whole, or a segment of a strip at a time.
+// The strips and segments of a block. Its warps take strips whole, or a segment of a strip at a time. There are as many
+// blocks as multiprocessors, some without strips: where each kernel has one on each, none gets two.
 struct FewBlock {
   int first, end;  // places
   int first_segment, segments;
   bool whole;
 
   __device__ explicit FewBlock(const MultiplyArgs& args)
-      : first(static_cast<int>(blockIdx.x) * args.block_strips),
-        end(end_of_strips(args, first, args.block_strips)),
-        first_segment(static_cast<int>(blockIdx.y) * args.block_segments),
+      : first(static_cast<int>(blockIdx.x) / args.splits * args.block_strips),
+        end(first < args.places ? end_of_strips(args, first, args.block_strips) : first),
+        first_segment(static_cast<int>(blockIdx.x) % args.splits * args.block_segments),
         segments(args.segments - first_segment < args.block_segments ? args.segments - first_segment
                                                                      : args.block_segments),
         whole(args.whole_strips) {}
@@ -99,7 +103,7 @@ __device__ inline void add_segments(const MultiplyArgs& args, const float4* part
 // Rows of x, at most eight, to their places in shared memory; a thread takes eights of one row, kBatch of them at a
 // time, since every read is far. Columns of rows that there are not keep what was there: nobody looks at their sums.
 __device__ inline void round_to_shared(const MultiplyArgs& args, const FewBlock& block, int rows, std::byte* to) {
-  constexpr int kBatch = 8;
+  constexpr int kBatch = 4;
   const int64_t first = static_cast<int64_t>(block.first_segment) * args.segment_tiles * kTileIns;
   const LinearPart& part = part_of(args, block.first);
   const int eights = block.segments * args.segment_tiles * static_cast<int>(kTileIns / 8);
@@ -110,10 +114,16 @@ __device__ inline void round_to_shared(const MultiplyArgs& args, const FewBlock&
   to += row * 16;
   if (args.x_type == RowType::kBf16) {
     const auto* x = static_cast<const uint16_t*>(part.x) + row * part.x_stride + first;
-#pragma unroll kBatch
+    const int whole = static_cast<int>(args.in - first < 8 * eights ? (args.in - first) / 8 : eights);
     for (int eight = begin; eight < eights; eight += step) {
-      *reinterpret_cast<uint4*>(to + eight * bytes) = load_eight(x, eight * 8, args.in - first);
+      if (eight < whole) {
+        cuda::ptx::copy_async16(cuda::ptx::shared_address(to + eight * bytes), x + eight * 8);
+      } else {
+        *reinterpret_cast<uint4*>(to + eight * bytes) = load_eight(x, eight * 8, args.in - first);
+      }
     }
+    cuda::ptx::commit_copies();
+    cuda::ptx::wait_copies<0>();
     return;
   }
   const float* x = static_cast<const float*>(part.x) + row * part.x_stride + first;
@@ -172,6 +182,7 @@ __global__ void __launch_bounds__(32 * kFewWarps, 2) linear_few_rows(const __gri
   const bool split = args.segments > 1 && !block.whole, meet = split && block.segments == args.segments;
   std::byte* x_memory = shared + warps * ring_bytes + (meet ? args.block_strips * args.segments * 512 : 0);
   cuda::ptx::wait_for_previous();
+  if (block.first >= block.end) return;
   const int rows = step_rows(args);
   round_to_shared(args, block, rows, x_memory);
   __syncthreads();

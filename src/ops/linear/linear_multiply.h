@@ -51,6 +51,7 @@ struct MultiplyArgs {
   int32_t places = 0;          // strips with the gaps between parts
   int32_t block_strips = 0;    // that a block takes together
   int32_t block_segments = 0;  // the same; wide: one or all
+  int32_t splits = 0;          // blocks that share strips, with few rows
   int32_t ring_stages = 0;     // of a warp, with few rows
   bool whole_strips = false;   // a warp takes all segments of a strip, with few rows
   float* partials = nullptr;   // sums of segments

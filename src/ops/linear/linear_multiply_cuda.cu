@@ -77,7 +77,7 @@ struct FewGrid {
 // multiprocessor reads at most so fast, and all together; sums that meet in memory take a while.
 FewGrid few_grid(CudaDevice& device, TileFormat format, const MultiplyArgs& args, int32_t rows) {
   constexpr int64_t kMostXBytes = 40 << 10;
-  constexpr double kBlockBytesPerUs = 70e3, kBytesPerUs = 4.2e6, kMeetUs = 1;
+  constexpr double kTileUs = 0.15, kBlockBytesPerUs = 33e3, kBytesPerUs = 4.2e6, kMeetUs = 1;
   const double run_bytes = static_cast<double>(args.segment_tiles * tile_bytes(format));
   FewGrid best;
   double least = 1e30;
@@ -86,8 +86,9 @@ FewGrid few_grid(CudaDevice& device, TileFormat format, const MultiplyArgs& args
     const int splits = (args.segments + block_segments - 1) / block_segments;
     const int most_blocks = std::max(1, device.sm_count() / splits);
     const int block_strips = (args.strips + most_blocks - 1) / most_blocks;
-    const double us = std::max(block_strips * block_segments * run_bytes / kBlockBytesPerUs,
-                               args.strips * args.segments * run_bytes / kBytesPerUs) +
+    const int runs = block_strips * block_segments, rounds = (runs + kFewWarps - 1) / kFewWarps;
+    const double us = std::max({rounds * args.segment_tiles * kTileUs, runs * run_bytes / kBlockBytesPerUs,
+                                args.strips * args.segments * run_bytes / kBytesPerUs}) +
                       (splits > 1 ? kMeetUs : 0);
     if (us >= least) continue;
     least = us;
@@ -104,6 +105,8 @@ void launch_few_rows(CudaDevice& device, TileFormat format, MultiplyArgs args, i
   const FewGrid grid = few_grid(device, format, args, rows);
   place_parts(args, grid.block_strips);
   args.block_segments = grid.block_segments;
+  args.splits = grid.splits;
+  const int blocks = (args.places + grid.block_strips - 1) / grid.block_strips * grid.splits;
   const int runs = grid.block_strips * grid.block_segments;
   args.whole_strips = grid.splits == 1 && runs > kMostMeeting;
   const int warps = std::min(kFewWarps, runs);
@@ -114,7 +117,7 @@ void launch_few_rows(CudaDevice& device, TileFormat format, MultiplyArgs args, i
   args.ring_stages = static_cast<int32_t>(std::clamp<int64_t>(fit, 1, stages * ((runs + warps - 1) / warps)));
   const int64_t shared_bytes = x_bytes + args.ring_stages * warps * (kernel.stage_bytes + 16);
   cuda::launch(device,
-               {.grid = {(args.places + grid.block_strips - 1) / grid.block_strips, grid.splits},
+               {.grid = (blocks + device.sm_count() - 1) / device.sm_count() * device.sm_count(),
                 .block = 32 * warps,
                 .shared_bytes = std::max(shared_bytes, kLeastShared),
                 .overlap = true},
@@ -124,17 +127,21 @@ void launch_few_rows(CudaDevice& device, TileFormat format, MultiplyArgs args, i
 // --- more
 
 struct WideGrid {
-  int units = 0, splits = 1;  // blocks' work without splits
+  int units = 0;           // blocks' work with all segments
+  int block_segments = 1;  // that they take
+
+  int items(const MultiplyArgs& args) const { return units * ((args.segments + block_segments - 1) / block_segments); }
 };
 
-// Blocks take all segments, or one each where that ends sooner. Places the parts.
+// Blocks take all segments where there are enough, or as few as let all blocks run at once. Places the parts.
 WideGrid wide_grid(CudaDevice& device, const WideKernel& kernel, MultiplyArgs& args, int32_t rows) {
   place_parts(args, kernel.strips);
-  WideGrid grid{(rows + kernel.rows - 1) / kernel.rows * ((args.places + kernel.strips - 1) / kernel.strips)};
-  const int places = device.sm_count() * kernel.blocks;
-  const auto rounds = [&](int splits) { return (grid.units * splits + places - 1) / places; };
-  if (rows <= kMostSplitRows && grid.units < places && rounds(args.segments) < args.segments)
-    grid.splits = args.segments;
+  WideGrid grid;
+  grid.units = (rows + kernel.rows - 1) / kernel.rows * ((args.places + kernel.strips - 1) / kernel.strips);
+  const int most = device.sm_count() * kernel.blocks;
+  while (grid.block_segments < args.segments && (rows > kMostSplitRows || grid.items(args) > most)) {
+    ++grid.block_segments;
+  }
   return grid;
 }
 
@@ -142,10 +149,15 @@ WideGrid wide_grid(CudaDevice& device, const WideKernel& kernel, MultiplyArgs& a
 int64_t partial_bytes(CudaDevice& device, TileFormat format, MultiplyArgs args, int32_t rows) {
   if (args.segments == 1) return 0;
   int64_t eights = args.strips;
-  for (int32_t many = 16; many <= kMostSplitRows && rows > kFewRows; many *= 2) {
-    const WideKernel kernel = wide_kernel(format, many);
-    const WideGrid grid = wide_grid(device, kernel, args, std::min(rows, many));
-    if (grid.splits > 1) eights = std::max(eights, int64_t{grid.units} * kernel.strips * (kernel.rows / 8));
+  for (const int32_t most : {16, 32, 64, 128, 256, 384, 512}) {  // rows that are served alike
+    if (rows <= kFewRows) break;
+    const WideKernel kernel = wide_kernel(format, most);
+    const WideGrid grid = wide_grid(device, kernel, args, most);
+    if (grid.block_segments < args.segments) {
+      const int64_t row_tiles = (most + kernel.rows - 1) / kernel.rows;
+      eights = std::max(eights, row_tiles * args.strips * (kernel.rows / 8));
+    }
+    if (most >= rows) break;
   }
   return int64_t{128} * 4 * args.segments * eights;
 }
@@ -153,7 +165,7 @@ int64_t partial_bytes(CudaDevice& device, TileFormat format, MultiplyArgs args, 
 void launch_wide(CudaDevice& device, TileFormat format, MultiplyArgs args, std::byte* workspace, int32_t rows) {
   const WideKernel kernel = wide_kernel(format, rows);
   const WideGrid grid = wide_grid(device, kernel, args, rows);
-  args.block_segments = args.segments / grid.splits;
+  args.block_segments = grid.block_segments;
   WideX x_maps;
   auto* rounded = reinterpret_cast<uint16_t*>(workspace);
   cuda::Matrix x;
@@ -167,7 +179,7 @@ void launch_wide(CudaDevice& device, TileFormat format, MultiplyArgs args, std::
     }
   }
   cuda::launch(device,
-               {.grid = std::min(grid.units * grid.splits, device.sm_count() * kernel.blocks),
+               {.grid = std::min(grid.items(args), device.sm_count() * kernel.blocks),
                 .block = kernel.threads,
                 .shared_bytes = kernel.shared_bytes,
                 .overlap = true},

@@ -34,15 +34,15 @@ __device__ inline void store_output(const LinearPart& part, int row, int o, floa
   }
 }
 
-// Whether a warp is the last of `count` to be done with an item; it then sees what the others have written. Leaves the
-// counter zero.
-__device__ inline bool last_to_arrive(uint32_t* counter, int count) {
+// Whether a warp is the last to be done with an item of `count` shares, of which it has done `own`; it then sees what
+// the others have written. Leaves the counter zero.
+__device__ inline bool last_to_arrive(uint32_t* counter, int count, int own = 1) {
   const bool leader = threadIdx.x % 32 == 0;
   __threadfence();
   __syncwarp();
   int before = 0;
-  if (leader) before = static_cast<int>(atomicAdd(counter, 1u));
-  if (__shfl_sync(cuda::kAllLanes, before, 0) != count - 1) return false;
+  if (leader) before = static_cast<int>(atomicAdd(counter, static_cast<uint32_t>(own)));
+  if (__shfl_sync(cuda::kAllLanes, before, 0) != count - own) return false;
   __threadfence();
   if (leader) *counter = 0;
   return true;

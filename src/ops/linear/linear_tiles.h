@@ -4,8 +4,8 @@
 // tile_bytes. So whatever part of a row a warp multiplies is one run of bytes for the copy engine. Outputs are padded
 // to a multiple of 16 and inputs to k_tiles * 64, with zeros.
 //
-// Rows are summed in segments (GPU rule of docs/numerics.md): segments(in) = ceil(in / 2048) equal parts of
-// segment_tiles tiles, each summed from zero.
+// Rows are summed in segments (docs/numerics.md): ceil(in / 1024) equal parts of segment_tiles tiles, with experts
+// ceil(in / 2048), each summed from zero.
 #pragma once
 
 #include <cstddef>
@@ -18,7 +18,8 @@ namespace weir {
 
 inline constexpr int64_t kTileOuts = 16;
 inline constexpr int64_t kTileIns = 64;
-inline constexpr int64_t kSegmentIns = 2048;
+inline constexpr int64_t kSegmentIns = 1024;        // of linear: the fewer, the more warps share a row
+inline constexpr int64_t kExpertSegmentIns = 2048;  // of experts
 
 // What a tile holds. The file's formats map to fewer: those that differ in how codes are packed give the same tile.
 enum class TileFormat : uint8_t {
@@ -68,7 +69,7 @@ constexpr int64_t tile_bytes(TileFormat format) {
   return 0;
 }
 
-constexpr int64_t segment_count(int64_t in) { return (in + kSegmentIns - 1) / kSegmentIns; }
+constexpr int64_t segment_count(int64_t in, int64_t most) { return (in + most - 1) / most; }
 
 struct TiledWeight {
   TileFormat format = TileFormat::kBf16;
@@ -91,10 +92,11 @@ struct TiledWeight {
   }
 };
 
-// Shape and format of the tiles of a matrix, without memory.
-TiledWeight tiled_shape(const WeightView& weight);
+// Shape and format of the tiles of a matrix, without memory; segments have at most so many inputs.
+TiledWeight tiled_shape(const WeightView& weight, int64_t segment_ins);
 
-// Copies a matrix of the host to the device as tiles, which live as long as the device. Any format but kNvfp4.
+// Copies a matrix of the host to the device as tiles for linear, which live as long as the device. Any format but
+// kNvfp4.
 TiledWeight upload_tiles(CudaDevice& device, const WeightView& host);
 
 // For ops with a layout of their own: the tiles of a matrix that lies on the device (16 outputs at a time, the last

@@ -165,12 +165,12 @@ bool has_large_scales(CudaDevice& device, const WeightView& host) {
 
 }  // namespace
 
-TiledWeight tiled_shape(const WeightView& weight) {
+TiledWeight tiled_shape(const WeightView& weight, int64_t segment_ins) {
   TiledWeight shape;
   shape.format = tile_format(weight);
   shape.out = weight.out;
   shape.in = weight.in;
-  const int64_t segments = segment_count(weight.in);
+  const int64_t segments = segment_count(weight.in, segment_ins);
   shape.segments = static_cast<int32_t>(segments);
   shape.segment_tiles = static_cast<int32_t>((weight.in + segments * kTileIns - 1) / (segments * kTileIns));
   return shape;
@@ -188,7 +188,7 @@ void find_large_scales(CudaDevice& device, const WeightView& weight, uint32_t* f
 }
 
 TiledWeight upload_tiles(CudaDevice& device, const WeightView& host) {
-  TiledWeight tiled = tiled_shape(host);
+  TiledWeight tiled = tiled_shape(host, kSegmentIns);
   if (tiled.format == TileFormat::kMxfp4 && has_large_scales(device, host)) tiled.format = TileFormat::kBf16;
   std::byte* tiles = device.allocate(tiled.bytes());
   tiled.tiles = tiles;

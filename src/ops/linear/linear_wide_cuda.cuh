@@ -18,7 +18,8 @@
 namespace weir {
 
 #ifndef WEIR_GROUPS
-#define WEIR_GROUPS 2
+#define WEIR_GROUPS 1
+#define WEIR_BLOCKS 2
 #endif
 inline constexpr int kFewGroups = WEIR_GROUPS;
 
@@ -49,11 +50,18 @@ struct StageRing {
   }
 };
 
-template <class Operand, int kRows, int kGroups>
+// Rows of 64 outputs on their way through shared memory.
+struct WideStaging {
+  static constexpr int kRows = 32, kPitch = 68;  // floats of a row
+  static constexpr int kBytes = kRows * kPitch * 4;
+};
+
+template <class Operand, int kRows, int kGroups_>
 struct WideShape {
-  static constexpr int kStrips = 4 * kGroups;                   // a warp's each
-  static constexpr int kThreads = 128 * (kGroups + 1);          // registers are dealt out by groups of four warps
-  static constexpr int kBlocks = kRows > 64 ? 1 : 4 / kGroups;  // of a multiprocessor
+  static constexpr int kGroups = kGroups_;
+  static constexpr int kStrips = 4 * kGroups;           // a warp's each
+  static constexpr int kThreads = 128 * (kGroups + 1);  // registers are dealt out by groups of four warps
+  static constexpr int kBlocks = kRows > 64 ? 1 : kRows > 32 ? 2 : kRows > 16 ? 3 : 4;  // of a multiprocessor
   // Of a thread that fills rings, and of one that multiplies.
   static constexpr int kAllRegisters = 65536 / (kThreads * kBlocks) / 8 * 8;
   static constexpr int kFillerRegisters = Operand::kMinima ? 56 : 32;
@@ -64,13 +72,15 @@ struct WideShape {
   static constexpr int kXBytes = kRows * 128;
   static constexpr int kTotalBytes = Operand::kMinima ? kGroupsOfTile * kRows * 4 : 0;
   static constexpr int kWeightBytes = kStrips * kStageTiles * Operand::kBytes;
-  static constexpr int kRoom = 220 * 1024 / kBlocks;
-  static constexpr int kXStages = kRows > 64 ? 5 : 4;
-  static constexpr int kFit = (kRoom - kXStages * (kXBytes + kTotalBytes)) / kWeightBytes;
-  static constexpr int kWeightStages = kFit < 8 ? kFit : 8;
+  static constexpr int kRoom = 225 * 1024 / kBlocks;
+  static constexpr int kStagingBytes = kRows > 64 ? kGroups* WideStaging::kBytes : 0;
+  static constexpr int kXStages = 6;
+  static constexpr int kFit = (kRoom - kStagingBytes - kXStages * (kXBytes + kTotalBytes)) / kWeightBytes;
+  static constexpr int kWeightStages = kFit < 16 ? kFit : 16;
   static constexpr int kWeightsAt = kXStages * kXBytes;
   static constexpr int kTotalsAt = kWeightsAt + kWeightStages * kWeightBytes;
-  static constexpr int kBarriersAt = kTotalsAt + kXStages * kTotalBytes;
+  static constexpr int kStagingAt = kTotalsAt + kXStages * kTotalBytes;
+  static constexpr int kBarriersAt = kStagingAt + kStagingBytes;
   static constexpr int kSharedBytes = kBarriersAt + 16 * kWeightStages + 24 * kXStages;
 };
 
@@ -98,14 +108,18 @@ struct WideStages {
   __device__ float* totals() const {
     return reinterpret_cast<float*>(memory + Shape::kTotalsAt + x_ring.slot * Shape::kTotalBytes);
   }
+  // Of a group of warps, on the way to y.
+  __device__ float* staging(int group) const {
+    return reinterpret_cast<float*>(memory + Shape::kStagingAt + group * (Shape::kStagingBytes / Shape::kGroups));
+  }
   __device__ uint64_t* totals_full() const { return x_ring.barriers + 2 * Shape::kXStages + x_ring.slot; }
 };
 
-// What a block does at a time: strips of outputs with a tile of rows, and one segment or all.
+// What a block does at a time: strips of outputs with a tile of rows, and some segments.
 struct WideItem {
   int first_row, row_tile;
   int first, strips;  // places
-  int first_segment;
+  int first_segment, segments;
 };
 
 template <int kRows, int kStrips>
@@ -116,15 +130,19 @@ struct WideItems {
   __device__ WideItems(const MultiplyArgs& args_, int rows)
       : args(args_),
         row_tiles((rows + kRows - 1) / kRows),
-        splits(args_.segments / args_.block_segments),
+        splits((args_.segments + args_.block_segments - 1) / args_.block_segments),
         count(row_tiles * splits * ((args_.places + kStrips - 1) / kStrips)) {}
   __device__ WideItem operator[](int i) const {
     const int row_tile = i % row_tiles, part = i / row_tiles;
-    const int first = part / splits * kStrips;
-    return {row_tile * kRows, row_tile, first, end_of_strips(args, first, kStrips) - first,
-            part % splits * args.block_segments};
+    const int first = part / splits * kStrips, segment = part % splits * args.block_segments;
+    const int left = args.segments - segment;
+    return {row_tile * kRows,
+            row_tile,
+            first,
+            end_of_strips(args, first, kStrips) - first,
+            segment,
+            left < args.block_segments ? left : args.block_segments};
   }
-  __device__ int tiles() const { return args.block_segments * args.segment_tiles; }
 };
 
 // By a warp, a strip's tiles to a lane.
@@ -142,7 +160,7 @@ __device__ inline void bring_weights(const MultiplyArgs& args, const Items& item
           static_cast<int64_t>(place - part.first_place) * k_tiles + item.first_segment * args.segment_tiles;
       from = part.tiles + first * tile_bytes;
     }
-    for (int left = items.tiles(); left > 0; left -= Shape::kStageTiles) {
+    for (int left = item.segments * args.segment_tiles; left > 0; left -= Shape::kStageTiles) {
       const int bytes = (left < Shape::kStageTiles ? left : Shape::kStageTiles) * tile_bytes;
       auto& ring = stages.weight_ring;
       ring.wait_empty();
@@ -164,7 +182,7 @@ __device__ inline void bring_x(const MultiplyArgs& args, const WideX& x_maps, co
     const WideItem item = items[i];
     const cuda::TensorMap* map = x_maps.of_part + part_index(args, item.first);
     const int first = item.first_segment * args.segment_tiles;
-    for (int t = first; t < first + items.tiles(); ++t) {
+    for (int t = first; t < first + item.segments * args.segment_tiles; ++t) {
       stages.x_ring.wait_empty();
       cuda::ptx::mbarrier_arrive_expect(stages.x_ring.full(), Stages::Shape::kXBytes);
       cuda::ptx::tensor_load(stages.x(), map, t * static_cast<int>(kTileIns), item.first_row, stages.x_ring.full());
@@ -175,13 +193,13 @@ __device__ inline void bring_x(const MultiplyArgs& args, const WideX& x_maps, co
 
 // Sums of x over groups, for minima; a warp takes every kWarps-th tile of x.
 template <class Operand, int kRows, int kWarps, class Stages, class Items>
-__device__ inline void sum_x(const Items& items, Stages stages, int warp) {
+__device__ inline void sum_x(const Items& items, int segment_tiles, Stages stages, int warp) {
   constexpr uint32_t kOnes[4] = {0x3f803f80u, 0x3f803f80u, 0x3f803f80u, 0x3f803f80u};
   constexpr int kGroup = Operand::kGroupSteps;
   const int lane = lane_index();
   int turn = 0;
   for (int i = static_cast<int>(blockIdx.x); i < items.count; i += static_cast<int>(gridDim.x)) {
-    for (int t = 0; t < items.tiles(); ++t, stages.x_ring.advance()) {
+    for (int t = items[i].segments * segment_tiles; t > 0; --t, stages.x_ring.advance()) {
       if (turn++ % kWarps != warp) continue;
       stages.x_ring.wait_full();
       const uint32_t x = cuda::ptx::shared_address(stages.x()) + lane % 8 * 128;
@@ -233,116 +251,147 @@ __device__ inline void multiply_wide(const std::byte* weights, const std::byte* 
   cuda::ptx::wgmma_commit();
 }
 
-template <class Operand, int kRows>
-__device__ inline void multiply_wide(const Operand& w, const std::byte* x, bool fresh, WideSums<kRows>& sums) {
-  uint32_t a[4][Operand::kParts][4];
-#pragma unroll
-  for (int step = 0; step < 4; ++step) {
-    for (int part = 0; part < Operand::kParts; ++part) w.a(step, part, a[step][part]);
-  }
-  cuda::ptx::wgmma_fence();
-#pragma unroll
-  for (int step = 0; step < 4; ++step) {
-    for (int part = 0; part < Operand::kParts; ++part) {
-      cuda::ptx::wgmma_bf16<kRows>(sums, a[step][part], x_descriptor(x, step), !(fresh && step == 0 && part == 0));
-    }
-  }
-  cuda::ptx::wgmma_commit();
-  cuda::ptx::wgmma_wait<0>();
+__device__ inline void release(uint64_t* barrier) {
+  if (lane_index() == 0) cuda::ptx::mbarrier_arrive(barrier);
 }
 
-// The same for groups: their products from zero, then times their scales, while the next group is multiplied where
-// registers suffice for two.
+// A turn of weights that become BF16 in registers: a group of steps with a scale, or a tile.
 template <class Operand, int kRows>
-__device__ inline void multiply_wide_groups(const Operand& w, const std::byte* x, const float* totals,
-                                            WideSums<kRows>& sums) {
-  constexpr int kGroup = Operand::kGroupSteps, kCount = 4 / kGroup, kAhead = kRows <= 64 && kCount > 1 ? 2 : 1;
-  WideSums<kRows> product[kAhead];
-  uint32_t a[kAhead][kGroup][4];
-  const auto queue = [&](int group) {
-    const int at = group % kAhead;
+struct WideTurn {
+  static constexpr bool kScaled = Operand::kGroupSteps > 0;
+  static constexpr int kSteps = kScaled ? Operand::kGroupSteps : 4;
+  static constexpr int kOfTile = 4 / kSteps;
+
+  uint32_t a[kSteps][Operand::kParts][4];
+  float product[kScaled ? kRows / 2 : 1];  // from zero
+  float scale[2], minus[2];
+  const float* totals;
+  uint64_t* used_x;  // free after the turn, or null
+
+  // Queues the products of turn `turn` of a tile.
+  __device__ void queue(const Operand& w, int turn, const std::byte* x, bool fresh, WideSums<kRows>& sums) {
 #pragma unroll
-    for (int s = 0; s < kGroup; ++s) w.a(group * kGroup + s, 0, a[at][s]);
+    for (int s = 0; s < kSteps; ++s) {
+      for (int part = 0; part < Operand::kParts; ++part) w.a(turn * kSteps + s, part, a[s][part]);
+    }
+    if constexpr (kScaled) {
+      for (int half = 0; half < 2; ++half) scale[half] = w.scale(turn, half);
+    }
+    if constexpr (Operand::kMinima) {
+      for (int half = 0; half < 2; ++half) minus[half] = -w.min(turn, half);
+    }
+    cuda::ptx::pin<kSteps * Operand::kParts * 4>(a[0][0]);
     cuda::ptx::wgmma_fence();
 #pragma unroll
-    for (int s = 0; s < kGroup; ++s) {
-      cuda::ptx::wgmma_bf16<kRows>(product[at], a[at][s], x_descriptor(x, group * kGroup + s), s > 0);
+    for (int s = 0; s < kSteps; ++s) {
+      for (int part = 0; part < Operand::kParts; ++part) {
+        const bool begins = (kScaled || fresh) && s == 0 && part == 0;
+        cuda::ptx::wgmma_bf16<kRows>(kScaled ? product : sums, a[s][part], x_descriptor(x, turn * kSteps + s), !begins);
+      }
     }
     cuda::ptx::wgmma_commit();
-  };
-  if constexpr (kAhead == 2) queue(0);
+  }
+  // When they are done.
+  __device__ void end(WideSums<kRows>& sums) {
+    if constexpr (kScaled) {
+      cuda::ptx::pin<kRows / 2>(product);
 #pragma unroll
-  for (int group = 0; group < kCount; ++group) {
-    if (group + kAhead - 1 < kCount) {
-      queue(group + kAhead - 1);
-      cuda::ptx::wgmma_wait<kAhead - 1>();
-    } else {
-      cuda::ptx::wgmma_wait<0>();
+      for (int i = 0; i < kRows / 2; ++i) sums[i] = fmaf(scale[i / 2 % 2], product[i], sums[i]);
     }
-    WideSums<kRows>& done = product[group % kAhead];
-    cuda::ptx::pin<kRows / 2>(done);
-    const float scale[2] = {w.scale(group, 0), w.scale(group, 1)};
-#pragma unroll
-    for (int i = 0; i < kRows / 2; ++i) sums[i] = fmaf(scale[i / 2 % 2], done[i], sums[i]);
     if constexpr (Operand::kMinima) {
-      const float minus[2] = {-w.min(group, 0), -w.min(group, 1)};
-      const float* total = totals + group * kRows + lane_index() % 4 * 2;
 #pragma unroll
       for (int j = 0; j < kRows / 8; ++j) {
-        const float2 of = *reinterpret_cast<const float2*>(total + j * 8);
+        const float2 total = *reinterpret_cast<const float2*>(totals + lane_index() % 4 * 2 + j * 8);
 #pragma unroll
-        for (int i = 0; i < 4; ++i) sums[4 * j + i] = fmaf(minus[i / 2], i % 2 == 0 ? of.x : of.y, sums[4 * j + i]);
+        for (int i = 0; i < 4; ++i)
+          sums[4 * j + i] = fmaf(minus[i / 2], i % 2 == 0 ? total.x : total.y, sums[4 * j + i]);
       }
     }
+    if (used_x == nullptr) return;
+    __syncwarp();
+    release(used_x);
   }
-}
+};
 
-// A segment of the warp's strip from zero; `tile` counts those of the item, which has `tiles`.
+// A segment of the warp's strip from zero; `tile` counts those of the item, which has `tiles`. While a turn multiplies,
+// the weights of the next are converted, where registers suffice for two.
 template <class Operand, int kRows, class Stages>
-__device__ inline void multiply_segment(Stages& stages, int& tile, int end, int tiles, WideSums<kRows>& sums) {
+__device__ inline void multiply_segment(Stages& stages, int& tile, int segment_tiles, int tiles,
+                                        WideSums<kRows>& sums) {
   using Shape = typename Stages::Shape;
-  const auto release = [](uint64_t* barrier) {
-    if (lane_index() == 0) cuda::ptx::mbarrier_arrive(barrier);
-  };
-  if constexpr (std::is_same_v<Operand, Bf16Operand>) {
-    uint64_t *used_weights = nullptr, *used_x = nullptr;  // by products that may not be done yet
-    for (bool fresh = true; tile < end; ++tile, fresh = false) {
-      stages.weight_ring.wait_full();
-      stages.x_ring.wait_full();
-      multiply_wide<kRows>(stages.weights(), stages.x(), fresh, sums);
-      cuda::ptx::wgmma_wait<1>();
-      if (!fresh) release(used_weights), release(used_x);
-      used_weights = stages.weight_ring.empty(), used_x = stages.x_ring.empty();
-      stages.weight_ring.advance();
-      stages.x_ring.advance();
-    }
-    cuda::ptx::wgmma_wait<0>();
-    release(used_weights), release(used_x);
-  } else {
-    const int warp = static_cast<int>(threadIdx.x) / 32;
-    if constexpr (Operand::kGroupSteps > 0) {
-      for (float& sum : sums) sum = 0;
-    }
-    for (bool fresh = true; tile < end; ++tile, fresh = false) {
-      const int at = tile % Shape::kStageTiles;
-      if (at == 0) stages.weight_ring.wait_full();
-      const Operand w(stages.weights() + (warp * Shape::kStageTiles + at) * Operand::kBytes);
-      stages.x_ring.wait_full();
-      if constexpr (Operand::kGroupSteps > 0) {
-        if constexpr (Operand::kMinima) cuda::ptx::mbarrier_wait(stages.totals_full(), stages.x_ring.phase);
-        multiply_wide_groups<Operand, kRows>(w, stages.x(), stages.totals(), sums);
-      } else {
-        multiply_wide<Operand, kRows>(w, stages.x(), fresh, sums);
+  using Turn = WideTurn<Operand, kRows>;
+  constexpr int kTurns = kRows <= 64 || !Turn::kScaled ? 2 : 1;
+  const int warp = static_cast<int>(threadIdx.x) / 32, end = tile + segment_tiles;
+  Turn turns[kTurns];
+  if constexpr (Turn::kScaled) {
+    for (float& sum : sums) sum = 0;
+  }
+  // kFirst: the set of the first turn; kFresh: of the first tile.
+  const auto multiply_tile = [&]<int kFirst, bool kFresh>() {
+    const int at = tile % Shape::kStageTiles;
+    if (at == 0) stages.weight_ring.wait_full();
+    const Operand w(stages.weights() + (warp * Shape::kStageTiles + at) * Operand::kBytes);
+    stages.x_ring.wait_full();
+    if constexpr (Operand::kMinima) cuda::ptx::mbarrier_wait(stages.totals_full(), stages.x_ring.phase);
+#pragma unroll
+    for (int t = 0; t < Turn::kOfTile; ++t) {
+      Turn& turn = turns[(kFirst + t) % kTurns];
+      turn.totals = stages.totals() + t * kRows;
+      turn.used_x = t == Turn::kOfTile - 1 ? stages.x_ring.empty() : nullptr;
+      turn.queue(w, t, stages.x(), kFresh && t == 0, sums);
+      if constexpr (kTurns == 1) {
+        cuda::ptx::wgmma_wait<0>();
+        turn.end(sums);
+      } else if (Turn::kOfTile == 1 ? !kFresh : t > 0) {
+        cuda::ptx::wgmma_wait<1>();
+        turns[(kFirst + t + 1) % kTurns].end(sums);
       }
+    }
+    if constexpr (kTurns == 2 && Turn::kOfTile > 1) {
+      cuda::ptx::wgmma_wait<0>();
+      turns[1].end(sums);
+    }
+    stages.x_ring.advance();
+    if (at + 1 == Shape::kStageTiles || tile + 1 == tiles) {
       __syncwarp();
-      release(stages.x_ring.empty());
-      stages.x_ring.advance();
-      if (at + 1 < Shape::kStageTiles && tile + 1 < tiles) continue;
       release(stages.weight_ring.empty());
       stages.weight_ring.advance();
     }
+    ++tile;
+  };
+  multiply_tile.template operator()<0, true>();
+  if constexpr (kTurns == 1 || Turn::kOfTile > 1) {
+    while (tile < end) multiply_tile.template operator()<0, false>();
+  } else {
+    const auto end_last = [&]<int kSet>() {
+      cuda::ptx::wgmma_wait<0>();
+      turns[kSet].end(sums);
+    };
+    for (;;) {  // the compiler must see that the sets alternate
+      if (tile == end) return end_last.template operator()<0>();
+      multiply_tile.template operator()<1, false>();
+      if (tile == end) return end_last.template operator()<1>();
+      multiply_tile.template operator()<0, false>();
+    }
   }
-  cuda::ptx::pin<kRows / 2>(sums);
+}
+
+// The same of BF16 tiles, operands where they lie.
+template <int kRows, class Stages>
+__device__ inline void multiply_segment_in_place(Stages& stages, int segment_tiles, WideSums<kRows>& sums) {
+  uint64_t *used_weights = nullptr, *used_x = nullptr;  // by products that may not be done yet
+  for (int t = 0; t < segment_tiles; ++t) {
+    stages.weight_ring.wait_full();
+    stages.x_ring.wait_full();
+    multiply_wide<kRows>(stages.weights(), stages.x(), t == 0, sums);
+    cuda::ptx::wgmma_wait<1>();
+    if (t > 0) release(used_weights), release(used_x);
+    used_weights = stages.weight_ring.empty(), used_x = stages.x_ring.empty();
+    stages.weight_ring.advance();
+    stages.x_ring.advance();
+  }
+  cuda::ptx::wgmma_wait<0>();
+  release(used_weights), release(used_x);
 }
 
 template <int kRows>
@@ -365,30 +414,90 @@ __device__ inline void store_sums(const MultiplyArgs& args, int place, int first
   }
 }
 
-// Leaves a segment's sums; the last warp to do so for a strip takes them all, segments ascending.
-template <int kRows>
-__device__ inline void combine_sums(const MultiplyArgs& args, const WideItem& item, int place, int rows,
-                                    WideSums<kRows>& sums) {
-  const int lane = lane_index();
-  const LinearPart& part = part_of(args, place);
-  const int64_t sum = static_cast<int64_t>(item.row_tile) * args.strips + part.first_strip + place - part.first_place;
-  float4* partials = reinterpret_cast<float4*>(args.partials) + sum * args.segments * (kRows / 8) * 32 + lane;
+// The same for 64 outputs of a group of warps that lie in one part, and rows that can be written 16 bytes at a time: so
+// they are, after passing through shared memory.
+struct WideStore {
+  static constexpr int kPitch = WideStaging::kPitch, kPass = WideStaging::kRows;
+
+  const LinearPart& part;
+  int first_out;
+  bool possible;
+
+  __device__ WideStore(const MultiplyArgs& args, const WideItem& item, int group)
+      : part(part_of(args, item.first + 4 * group)),
+        first_out((item.first + 4 * group - part.first_place) * static_cast<int>(kTileOuts)),
+        possible(first_out + 64 <= part.out && reinterpret_cast<uintptr_t>(part.y) % 16 == 0 &&
+                 part.y_stride % 4 == 0) {}
+
+  template <int kRows>
+  __device__ void store(int first_row, int rows, const WideSums<kRows>& sums, float* staging) const {
+    const int thread = static_cast<int>(threadIdx.x) % 128, barrier = 1 + static_cast<int>(threadIdx.x) / 128;
+    const int lane = lane_index(), own = thread / 32 * 16 + lane / 4;
+    float bias[2] = {};
+    if (part.bias != nullptr) {
+      for (int half = 0; half < 2; ++half) bias[half] = part.bias[first_out + own + 8 * half];
+    }
 #pragma unroll
-  for (int i = 0; i < kRows / 8; ++i) {
-    partials[(item.first_segment * (kRows / 8) + i) * 32] = {sums[4 * i], sums[4 * i + 1], sums[4 * i + 2],
-                                                             sums[4 * i + 3]};
-  }
-  if (!last_to_arrive(args.counters + sum, args.segments)) return;
-  for (int s = 0; s < args.segments; ++s) {
+    for (int first = 0; first < kRows; first += kPass) {
+      cuda::ptx::named_barrier_sync(barrier, 128);
 #pragma unroll
-    for (int i = 0; i < kRows / 8; ++i) {
-      const float4 v = __ldcg(partials + (s * (kRows / 8) + i) * 32);
-      const float values[4] = {v.x, v.y, v.z, v.w};
-      for (int j = 0; j < 4; ++j) sums[4 * i + j] = s == 0 ? values[j] : sums[4 * i + j] + values[j];
+      for (int i = 0; i < kPass / 2; ++i) {
+        const float sum = sums[first / 2 + i];
+        staging[(i / 4 * 8 + lane % 4 * 2 + i % 2) * kPitch + own + i / 2 % 2 * 8] =
+            part.bias != nullptr ? sum + bias[i / 2 % 2] : sum;
+      }
+      cuda::ptx::named_barrier_sync(barrier, 128);
+#pragma unroll
+      for (int i = 0; i < kPass / 8; ++i) {
+        const int row = first_row + first + thread / 16 + 8 * i, o = thread % 16 * 4;
+        if (row >= rows) break;
+        const float4 v = *reinterpret_cast<const float4*>(staging + (thread / 16 + 8 * i) * kPitch + o);
+        const int64_t at = row * part.y_stride + first_out + o;
+        if (part.y_type == RowType::kBf16) {
+          *reinterpret_cast<uint2*>(static_cast<uint16_t*>(part.y) + at) = {cuda::pack_bf16(v.x, v.y),
+                                                                            cuda::pack_bf16(v.z, v.w)};
+        } else {
+          *reinterpret_cast<float4*>(static_cast<float*>(part.y) + at) = v;
+        }
+      }
     }
   }
-  store_sums<kRows>(args, place, item.first_row, rows, sums);
-}
+};
+
+// Where the sums of segments of a strip meet in memory, those of segment s at s * kRows / 8 * 32. A block with several
+// from the first on leaves their sum in the first one's place.
+template <int kRows>
+struct WideMeeting {
+  float4* sums;
+  uint32_t* counter;
+
+  __device__ WideMeeting(const MultiplyArgs& args, const WideItem& item, int place) {
+    const LinearPart& part = part_of(args, place);
+    const int64_t strip = part.first_strip + place - part.first_place;
+    const int64_t at = static_cast<int64_t>(item.row_tile) * args.strips + strip;
+    sums = reinterpret_cast<float4*>(args.partials) + at * args.segments * (kRows / 8) * 32 + lane_index();
+    counter = args.counters + at;
+  }
+  __device__ void leave(int segment, const WideSums<kRows>& own) const {
+#pragma unroll
+    for (int i = 0; i < kRows / 8; ++i) {
+      sums[(segment * (kRows / 8) + i) * 32] = {own[4 * i], own[4 * i + 1], own[4 * i + 2], own[4 * i + 3]};
+    }
+  }
+  // Segments ascending, those of the first block together.
+  __device__ void add_all(const MultiplyArgs& args, WideSums<kRows>& total) const {
+    for (int s = 0; s < args.segments; s += s == 0 ? args.block_segments : 1) {
+      float4 part[kRows / 8];
+#pragma unroll
+      for (int i = 0; i < kRows / 8; ++i) part[i] = __ldcg(sums + (s * (kRows / 8) + i) * 32);
+#pragma unroll
+      for (int i = 0; i < kRows / 8; ++i) {
+        const float values[4] = {part[i].x, part[i].y, part[i].z, part[i].w};
+        for (int j = 0; j < 4; ++j) total[4 * i + j] = s == 0 ? values[j] : total[4 * i + j] + values[j];
+      }
+    }
+  }
+};
 
 template <TileFormat kFormat, int kRows, int kGroups>
 __global__ void __launch_bounds__(128 * (kGroups + 1),
@@ -410,7 +519,7 @@ __global__ void __launch_bounds__(128 * (kGroups + 1),
     if (warp == Shape::kStrips + 1) {
       if (lane_index() == 0) bring_x(args, x_maps, items, stages);
     } else if constexpr (Operand::kMinima) {
-      sum_x<Operand, kRows, 2>(items, stages, warp - Shape::kStrips - 2);
+      sum_x<Operand, kRows, 2>(items, args.segment_tiles, stages, warp - Shape::kStrips - 2);
     }
     return;
   }
@@ -419,19 +528,37 @@ __global__ void __launch_bounds__(128 * (kGroups + 1),
   for (int i = static_cast<int>(blockIdx.x); i < items.count; i += static_cast<int>(gridDim.x)) {
     const WideItem item = items[i];
     const int place = item.first + warp;
+    const bool split = item.segments < args.segments;
     WideSums<kRows> total;
-    for (int segment = 0, tile = 0; segment < args.block_segments; ++segment) {
+    for (int segment = 0, tile = 0; segment < item.segments; ++segment) {
       WideSums<kRows> sums;
-      multiply_segment<Operand, kRows>(stages, tile, tile + args.segment_tiles, items.tiles(), sums);
+      if constexpr (std::is_same_v<Operand, Bf16Operand>) {
+        multiply_segment_in_place<kRows>(stages, args.segment_tiles, sums);
+      } else {
+        multiply_segment<Operand, kRows>(stages, tile, args.segment_tiles, item.segments * args.segment_tiles, sums);
+      }
+      cuda::ptx::pin<kRows / 2>(sums);
+      if (item.first_segment > 0 && warp < item.strips) {
+        WideMeeting<kRows>(args, item, place).leave(item.first_segment + segment, sums);
+      }
 #pragma unroll
       for (int s = 0; s < kRows / 2; ++s) total[s] = segment == 0 ? sums[s] : total[s] + sums[s];
     }
-    if (warp >= item.strips) continue;
-    if (args.block_segments < args.segments) {
-      combine_sums<kRows>(args, item, place, rows, total);
-    } else {
-      store_sums<kRows>(args, place, item.first_row, rows, total);
+    if constexpr (kRows > 64) {
+      const WideStore whole(args, item, warp / 4);
+      if (whole.possible && !split) {
+        whole.store<kRows>(item.first_row, rows, total, stages.staging(warp / 4));
+        continue;
+      }
     }
+    if (warp >= item.strips) continue;
+    if (split) {
+      const WideMeeting<kRows> meeting(args, item, place);
+      if (item.first_segment == 0) meeting.leave(0, total);
+      if (!last_to_arrive(meeting.counter, args.segments, item.segments)) continue;
+      meeting.add_all(args, total);
+    }
+    store_sums<kRows>(args, place, item.first_row, rows, total);
   }
 }
 

@@ -127,7 +127,7 @@ template <class Put>
 ExpertTiles upload_side(CudaDevice& device, const MoeArgs& args, const WeightView& shape, bool pair, Put put) {
   Stage stage(device, shape, pair);
   const auto count = static_cast<int64_t>(args.experts.size());
-  TiledWeight tiled = tiled_shape(put(stage, args.experts.front()));
+  TiledWeight tiled = tiled_shape(put(stage, args.experts.front()), kExpertSegmentIns);
   const Scratch found(device, 4);
   const auto pack = [&](std::byte* tiles) {
     for (int64_t e = 0; e < count; ++e) {

@@ -11,6 +11,8 @@ template <int kPending>
 void wgmma_wait() {}
 template <int kCount>
 void pin(float*) {}
+template <int kCount>
+void pin(uint32_t*) {}
 
 namespace detail {
 

@@ -1,0 +1,58 @@
+// How one warpgroup of a block hands units on to the others, a unit ahead.
+#pragma once
+
+#include "device/cuda/ptx.h"
+#include "ops/attention/attention_mma.h"
+
+namespace weir {
+
+// In shared memory.
+struct WorkRing {
+  AttentionWork work[2];
+  uint64_t full[2], empty[2];
+
+  // By one thread, before the block's barrier.
+  __device__ void init(int consumer_warps) {
+    for (int i = 0; i < 2; ++i) {
+      cuda::ptx::mbarrier_init(&full[i], 1);
+      cuda::ptx::mbarrier_init(&empty[i], consumer_warps);
+    }
+  }
+};
+
+// By all threads of the warpgroup: calls work(unit) for the block's units. Waits for the kernel before this one once it
+// knows the first.
+template <class Work>
+__device__ __forceinline__ void give_work(const MmaAttention& a, const StepView& step, const AttentionPlan& plan,
+                                          WorkRing& ring, bool leader, Work work) {
+#pragma unroll 1
+  for (int k = 0, index = blockIdx.x;; ++k) {
+    const AttentionWork unit = find_work(plan, step, a.selected, a.geometry, index, gridDim.x);
+    cuda::ptx::mbarrier_wait(&ring.empty[k % 2], (k / 2 & 1) ^ 1);
+    if (leader) {
+      ring.work[k % 2] = unit;
+      cuda::ptx::mbarrier_arrive(&ring.full[k % 2]);
+    }
+    if (k == 0) cuda::ptx::wait_for_previous();
+    if (unit.index >= plan.units) break;
+    work(unit);
+    index = unit.index + gridDim.x;
+  }
+}
+
+// By each consuming warp: calls work(unit, slot, is it the first).
+template <class Work>
+__device__ __forceinline__ void take_work(const MmaAttention& a, const AttentionPlan& plan, WorkRing& ring, Work work) {
+#pragma unroll 1
+  for (int k = 0;; ++k) {
+    cuda::ptx::mbarrier_wait(&ring.full[k % 2], k / 2 & 1);
+    const AttentionWork& unit = ring.work[k % 2];
+    if (unit.index >= plan.units) break;
+    if (k == 0) cuda::ptx::wait_for_previous();
+    work(unit, a.partials + static_cast<int64_t>(plan.split ? unit.index : blockIdx.x) * a.slot.floats(), k == 0);
+    __syncwarp();
+    if (threadIdx.x % 32 == 0) cuda::ptx::mbarrier_arrive(&ring.empty[k % 2]);
+  }
+}
+
+}  // namespace weir
