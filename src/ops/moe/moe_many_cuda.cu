@@ -287,7 +287,7 @@ __device__ void multiply_item(const ExpertProduct& args, const ManyItem& item, S
   }
   const int warp = static_cast<int>(threadIdx.x) / 32;
   if (warp >= item.strips) return;
-  args.out.store(item.tile, args.plan.pairs + item.tile.first, item.first_strip + warp, total);
+  args.out.store<kInShared<Operand>>(item.tile, args.plan.pairs + item.tile.first, item.first_strip + warp, total);
 }
 
 template <class Operand>

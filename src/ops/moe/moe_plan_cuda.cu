@@ -11,39 +11,39 @@ namespace {
 
 constexpr int kThreads = 1024;
 constexpr int kWarps = kThreads / 32;
-constexpr int kAhead = 4;  // steps whose ids are on their way while a warp counts
+constexpr int kRowsAhead = 8;  // of ids on their way while a warp counts
 
-// Each warp has a run of pairs and a count for every expert, and takes 32 pairs in a step, lanes ascending; runs ascend
-// with the warps, so pairs of an expert come out with rows ascending.
+// Each warp has a run of rows and a count for every expert. As the experts of a row differ, the lanes of a warp can
+// count and place a row's pairs at once; runs ascend with the warps, so pairs of an expert come out with rows
+// ascending.
 struct Planner {
   const PlanArgs& args;
   const PairPlan& plan;
-  int32_t all;         // pairs
+  int32_t rows;
   int32_t* counts;     // [kWarps, experts]
   int32_t* warp_sums;  // [2, kWarps]
 
-  // place(pair, n) with n the count of the pair's expert before it, counted from what the counts were.
-  template <class Place>
-  __device__ void each_pair(Place place) const {
+  // body(count, row, slot) for each pair of the warp's rows that is this lane's.
+  template <class Body>
+  __device__ void each_pair(Body body) const {
     const int warp = static_cast<int>(threadIdx.x) / 32, lane = lane_index();
-    const int32_t per_warp = (all + 32 * kWarps - 1) / (32 * kWarps) * 32;
-    const int32_t begin = warp * per_warp, end = begin + per_warp < all ? begin + per_warp : all;
+    const int per_warp = (rows + kWarps - 1) / kWarps;
+    const int begin = warp * per_warp, end = begin + per_warp < rows ? begin + per_warp : rows;
     int32_t* count = counts + warp * args.experts;
-    for (int32_t first = begin + lane; first - lane < end; first += 32 * kAhead) {
-      int32_t id[kAhead];
+    for (int first = 0; first < args.top_k; first += 32) {
+      const int slot = first + lane;
+      for (int row = begin; row < end; row += kRowsAhead) {
+        int32_t id[kRowsAhead];
 #pragma unroll
-      for (int i = 0; i < kAhead; ++i) id[i] = first + 32 * i < end ? args.ids[first + 32 * i] : -1;
-#pragma unroll
-      for (int i = 0; i < kAhead; ++i) {
-        const unsigned same = __match_any_sync(cuda::kAllLanes, id[i]);
-        const int before = __popc(same & ((1u << lane) - 1));
-        const int32_t n = id[i] >= 0 ? count[id[i]] : 0;
-        __syncwarp();
-        if (id[i] >= 0) {
-          place(first + 32 * i, n + before);
-          if (before == 0) count[id[i]] = n + __popc(same);
+        for (int i = 0; i < kRowsAhead; ++i) {
+          const bool there = row + i < end && slot < args.top_k;
+          id[i] = there ? args.ids[int64_t{row + i} * args.top_k + slot] : -1;
         }
-        __syncwarp();
+#pragma unroll
+        for (int i = 0; i < kRowsAhead; ++i) {
+          if (id[i] >= 0) body(count[id[i]], row + i, slot);
+          __syncwarp();
+        }
       }
     }
   }
@@ -72,7 +72,6 @@ struct Planner {
     int32_t pairs = 0, tiles = 0;
     for (int e = begin; e < end; ++e) {
       int32_t of_expert = 0;
-#pragma unroll 8
       for (int w = 0; w < kWarps; ++w) of_expert += counts[w * args.experts + e];
       pairs += of_expert;
       tiles += (of_expert + args.tile_rows - 1) / args.tile_rows;
@@ -96,11 +95,11 @@ struct Planner {
   __device__ void run() const {
     for (int i = static_cast<int>(threadIdx.x); i < kWarps * args.experts; i += kThreads) counts[i] = 0;
     __syncthreads();
-    each_pair([](int32_t, int32_t) {});
+    each_pair([](int32_t& count, int, int) { ++count; });
     __syncthreads();
     lay_out();
     __syncthreads();
-    each_pair([this](int32_t pair, int32_t n) { plan.pairs[n] = pair; });
+    each_pair([this](int32_t& next, int row, int slot) { plan.pairs[next++] = row * args.top_k + slot; });
   }
 };
 
@@ -112,7 +111,7 @@ __global__ void __launch_bounds__(kThreads)
   const int32_t rows = step->rows;
   if (blockIdx.x == 0) {
     __shared__ int32_t warp_sums[2 * kWarps];
-    Planner{args, plan, rows * args.top_k, shared, warp_sums}.run();
+    Planner{args, plan, rows, shared, warp_sums}.run();
     return;
   }
   const int64_t units = args.width / 8;
