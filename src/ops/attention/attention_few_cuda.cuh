@@ -137,7 +137,7 @@ class Attender {
       softmax_.mask(tile, scores);
       uint32_t weights[kKeyTile / 16][4];
       float scale[2];
-      softmax_.weigh(scores, a_.scale2, weights, scale, unit.count > 8);
+      softmax_.weigh(scores, a_.scale2, weights, scale);
       rescale(0, scale[0]);
       rescale(1, scale[1]);
       multiply_values(weights);
@@ -173,7 +173,7 @@ class Attender {
 #pragma unroll
         for (int i = 0; i < 4; ++i) scores[part * kTiles + n][i] = 0;
       }
-#pragma unroll 4
+#pragma unroll 2
       for (int k = 0; k < S::kDim / 16; ++k) {
         uint32_t a[4];
         ptx::load_matrix_x4(a, queries + mma::chunk_offset(l % 16, 2 * k + l / 16, S::kDim * 2));

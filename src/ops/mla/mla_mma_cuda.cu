@@ -1,10 +1,9 @@
 // Head products on tensor cores. A block of threads has some outputs of one head, whose weights it brings into shared
 // memory once, and passes over the rows, a tile at a time. How outputs and rows are dealt out changes no bit.
 #include <algorithm>
-#include <utility>
 
 #include "ops/linear/dequant_cuda.cuh"
-#include "ops/mla/mla_wide_cuda.cuh"
+#include "ops/mla/mla_tile_cuda.cuh"
 
 namespace weir {
 namespace {
@@ -165,17 +164,11 @@ __global__ void __launch_bounds__(T::kThreads)
 struct Variant {
   void (*kernel)(const StepView*, HeadProduct, Planes, Vectors);
   int threads, rows, outputs;
-  bool wide = false;
 };
 template <int kRowWarps, int kRowTiles, int kOutputTiles>
 Variant variant() {
   using T = HeadTile<kRowWarps, kRowTiles, kOutputTiles>;
   return {product_kernel<T>, T::kThreads, T::kRows, T::kOutputs};
-}
-template <int kInner, int kWarpgroupOutputs>
-Variant wide_variant() {
-  using T = WideTile<kInner, kWarpgroupOutputs>;
-  return {wide_product_kernel<T>, T::kThreads, T::kRows, T::kOutputs, true};
 }
 
 class Bf16HeadProduct final : public CudaOp {
@@ -195,10 +188,7 @@ class Bf16HeadProduct final : public CudaOp {
     };
     vectors_.x = aligned(product.x, product.x_stride, product.inner + product.extra, 4) && product.inner % 4 == 0;
     vectors_.y = aligned(product.y, product.y_stride, product.outputs + product.extra, 2);
-    if (planes_.count == 1 && vectors_.x && planes_.padded == 128) wide_ = wide_variant<128, 128>();
-    if (planes_.count == 1 && vectors_.x && planes_.padded == 512) wide_ = wide_variant<512, 32>();
-    for (const Variant* v : {&few_, &few_narrow_, &some_, &many_, &std::as_const(wide_)}) {
-      if (v->kernel == nullptr) continue;
+    for (const Variant* v : {&few_, &few_narrow_, &some_, &many_}) {
       cuda::allow_shared(v->kernel, std::min(shared_bytes(*v), device.shared_limit()));
     }
   }
@@ -207,8 +197,11 @@ class Bf16HeadProduct final : public CudaOp {
     if (bounds.rows == 0) return;
     const Variant& v = choose(bounds.rows);
     const int64_t outputs = (product_.outputs + v.outputs - 1) / v.outputs;
+    // Blocks of rows side by side only while there are too few of the others.
+    const int64_t row_blocks = (bounds.rows + v.rows - 1) / v.rows;
+    const int64_t wanted = 8 * device().sm_count() / (outputs * product_.heads) + 1;
     launch(device(),
-           {.grid = {product_.heads, outputs, row_blocks(v, product_.heads * outputs, bounds.rows)},
+           {.grid = {product_.heads, outputs, row_blocks < wanted ? row_blocks : wanted},
             .block = v.threads,
             .shared_bytes = shared_bytes(v),
             .overlap = true},
@@ -228,24 +221,8 @@ class Bf16HeadProduct final : public CudaOp {
   const Variant& choose(int32_t rows) const {
     const int64_t blocks = product_.heads * ((product_.outputs + 127) / 128), sms = device().sm_count();
     if (rows <= 16) return product_.inner > 256 || blocks > sms ? few_ : few_narrow_;
-    if (rows > 64 && wide_.kernel != nullptr) return wide_;
     const Variant& many = rows <= 64 && blocks <= sms ? some_ : many_;
     return (rows <= 64 && blocks < sms / 2) || shared_bytes(many) > device().shared_limit() ? few_ : many;
-  }
-
-  // Blocks of rows side by side, where `others` blocks are for each.
-  int64_t row_blocks(const Variant& v, int64_t others, int32_t rows) const {
-    const int64_t most = (rows + v.rows - 1) / v.rows, sms = device().sm_count();
-    if (!v.wide) return std::min(most, 8 * sms / others + 1);
-    // One block of theirs fills a multiprocessor: as many as leave the fewest idle.
-    int64_t best = 1;
-    double best_use = 0;
-    for (int64_t n = 1; n <= std::min<int64_t>(most, 8); ++n) {
-      const int64_t rounds = (n * others + sms - 1) / sms;
-      const double use = static_cast<double>(n * others) / static_cast<double>(rounds * sms);
-      if (use > best_use * 1.01) best = n, best_use = use;
-    }
-    return best;
   }
 
   // The weights come to the device as they are, for a moment.
@@ -277,7 +254,6 @@ class Bf16HeadProduct final : public CudaOp {
   Vectors vectors_{};
   const Variant few_ = variant<1, 1, 2>(), few_narrow_ = variant<2, 1, 1>(), some_ = variant<4, 1, 4>(),
                 many_ = variant<2, 2, 4>();
-  Variant wide_{};  // for the usual dimensions
 };
 
 }  // namespace
