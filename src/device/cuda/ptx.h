@@ -74,19 +74,6 @@ WEIR_PTX uint2 load_stream(const uint2* p) {
   asm volatile("ld.global.nc.L1::no_allocate.v2.u32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "l"(p));
   return v;
 }
-// v stays as it is where not live. It is loaded in place: in a loop the compiler then has nothing to move at the end,
-// which would wait for the load.
-WEIR_PTX void load_stream_into(uint2& v, const uint2* p, bool live) {
-  asm volatile("{ .reg .pred p; setp.ne.u32 p, %3, 0; @p ld.global.nc.L1::no_allocate.v2.u32 {%0, %1}, [%2]; }"
-               : "+r"(v.x), "+r"(v.y)
-               : "l"(p), "r"(live ? 1 : 0));
-}
-WEIR_PTX void load_stream_into(uint4& v, const uint4* p, bool live) {
-  asm volatile(
-      "{ .reg .pred p; setp.ne.u32 p, %5, 0; @p ld.global.nc.L1::no_allocate.L2::256B.v4.u32 {%0, %1, %2, %3}, [%4]; }"
-      : "+r"(v.x), "+r"(v.y), "+r"(v.z), "+r"(v.w)
-      : "l"(p), "r"(live ? 1 : 0));
-}
 // What is not read again soon.
 WEIR_PTX void store_stream(uint4* p, uint4 v) {
   asm volatile("st.global.cs.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(p), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w)

@@ -177,7 +177,7 @@ __global__ void __launch_bounds__(kDecodeThreads, 4) decode(const StepView* step
   uint2 key_input = {0, 0};
   if (warp < 2) key_input = reinterpret_cast<const uint2*>(inputs + layer.channel(which, r.key_head))[lane];
   const uint16_t x = inputs[layer.channel(kV, head) + column];
-  const float beta = layer.beta(r.batch_row, head), total = before + layer.log_decay(r.batch_row, head);
+  const float total = before + layer.log_decay(r.batch_row, head);
   if (warp < 2) write_operands(shared, layer, r, keys, key_input, warp, lane);
   const float value = values.convolved(x), scale = fast_exp(total);
   if (r.now) {
@@ -217,6 +217,7 @@ __global__ void __launch_bounds__(kDecodeThreads, 4) decode(const StepView* step
     me.clear_updates();
   }
   const float norm_weight = layer.norm_weight[column];
+  const float beta = layer.beta(r.batch_row, head);
   const float gate = low_bf16(layer.gate.data[r.batch_row * layer.gate.stride + head * kDim + column]);
   Products d = products(shared, r.row, warp, lane);
 #pragma unroll

@@ -13,6 +13,7 @@ using kda::kSpanThreads;
 using kda::kSpanWarps;
 
 constexpr int kStages = 6, kAhead = 5;
+constexpr int kComputeRegisters = 208, kOutputRegisters = 88;  // of a thread: 64,512 in all
 
 struct alignas(1024) SpanStage {
   std::byte keys[kKeyBlockBytes];  // swizzled operands start at multiples of 1024
@@ -116,6 +117,8 @@ class BlockFetch {
       ptx::fence_async_global();
     }
     if (lane == 0) {
+      // racecheck stages: what is written to a stage follows all reads of the chunk that had it, by `empty`; `full`
+      // hands it over.
       ptx::mbarrier_wait(&shared.empty[stage], (use / kStages + 1) % 2);
       ptx::mbarrier_arrive_expect(&shared.full[stage], kKeyBlockBytes + kValueBlockBytes);
       ptx::bulk_load(shared.stages[stage].keys, blocks_.of_keys(layer, number, layer.key_head(part_.head)),
@@ -322,10 +325,10 @@ __global__ void __launch_bounds__(kSpanThreads + kda::kOutputThreads, 1)
   if (thread < kDim) shared.outputs.norm_weight[thread] = layer.norm_weight[thread];
   __syncthreads();
   if (thread >= kSpanThreads) {
-    ptx::lower_registers<kda::kOutputRegisters>();
+    ptx::lower_registers<kOutputRegisters>();
     for_parts(step, layer, range, spans, [&](const SpanPart& part) { run_outputs(shared, part, blocks); });
   } else {
-    ptx::raise_registers<kda::kComputeRegisters>();
+    ptx::raise_registers<kComputeRegisters>();
     for_parts(step, layer, range, spans, [&](const SpanPart& part) {
       constexpr int kCarry = kDim * kDim / 4;
       float s[64];

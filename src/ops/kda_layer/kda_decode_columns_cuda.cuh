@@ -28,7 +28,7 @@ struct ColumnsShared {
 // lo(S) of a warp's columns on its way, four steps ahead.
 class LowPlane {
  public:
-  __device__ void fetch(const uint4* plane, const int warp, int lane) {
+  __device__ void fetch(const uint4* plane, int warp, int lane) {
     from_ = plane == nullptr ? nullptr : plane + 2 * warp * kPlaneColumns + lane;
 #pragma unroll
     for (int k = 0; k < kAhead; ++k) {

@@ -132,10 +132,9 @@ __global__ void __launch_bounds__(kDecodeThreads, 4) decode(const StepView* step
     f = reinterpret_cast<const uint2*>(row(layer.f))[lane];
   }
   const uint16_t x = row(layer.inputs[kV])[column];
-  const float beta_logit = layer.beta_logit(r.batch_row, head);
   scaled.store(shared, warp);
   if (warp < 2) write_operands(shared, layer, r, keys, scaled, key_input, f, warp, lane);
-  const float value = values.convolved(x), beta = fast_sigmoid(beta_logit);
+  const float value = values.convolved(x);
   if (r.now) r.now.inputs(kV, r.row)[column] = x;
   if (r.next) {
     values.write_window(r.next, column);
@@ -163,6 +162,7 @@ __global__ void __launch_bounds__(kDecodeThreads, 4) decode(const StepView* step
   }
   const float norm_weight = layer.norm_weight[column];
   const uint16_t gate = row(layer.gate)[column];
+  const float beta = fast_sigmoid(layer.beta_logit(r.batch_row, head));
   Products d = products(shared, r.row, warp, lane);
   const Columns::Inverse inverse = me.load_inverse();
   store_pairs<kBounded>(shared.pairs[warp], d, r.row, beta, lane);

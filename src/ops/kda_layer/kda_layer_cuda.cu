@@ -106,7 +106,7 @@ class KdaLayer final : public CudaOp {
              &kda::prep<kBounded>, device().step(), layer_, range, run, blocks);
       launch(device(),
              {.grid = std::min<int64_t>(int64_t{bounds.spans} * layer_.heads, device().sm_count()),
-              .block = kda::kSpanThreads + kda::kOutputThreads,
+              .block = kda::kAllThreads,
               .shared_bytes = static_cast<int64_t>(sizeof(kda::SpanShared)) + table,
               .overlap = true},
              &kda::span, device().step(), layer_, range, blocks, carry + turn * carry_size,

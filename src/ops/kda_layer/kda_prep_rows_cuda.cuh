@@ -27,16 +27,17 @@ struct PrepChunk {
 
 // Four rows of one buffer in registers, as a warp goes through chunks.
 struct RowStream {
-  uint2 x[4] = {};
+  uint2 x[4];
 
-  // Rows [row, row + 4) of a chunk, as far as they are the span's; others keep what was there.
+  // Rows [row, row + 4) of a chunk, as far as they are the span's; 0 beyond.
   __device__ void load(const PrepChunk& chunk, const Rows& rows, int row, int lane) {
     const uint2* at =
         reinterpret_cast<const uint2*>(rows.data + chunk.batch_row(row) * rows.stride + chunk.head.head * kDim) + lane;
     const int stride = static_cast<int>(rows.stride / 4);
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      ptx::load_stream_into(x[i], at + i * stride, row + i >= chunk.first && row + i < chunk.beyond);
+      const bool live = row + i >= chunk.first && row + i < chunk.beyond;
+      x[i] = live ? ptx::load_stream(at + i * stride) : uint2{0, 0};
     }
   }
 };
@@ -128,7 +129,6 @@ struct PrepStreams {
 
   // A first chunk.
   __device__ void begin(const PrepChunk& chunk, int lane) {
-    queries = keys = decays = {};  // nothing of another sequence
     load_keys(chunk, 0, lane);
     load_decays(chunk, 0, lane);
     earlier[kQ].load(chunk, kQ, lane);

@@ -1,14 +1,17 @@
 // Spans of more than one row, second part: a block for each head of each, chunk after chunk. Two warpgroups compute;
 // warp w has the value columns 16 w to 16 w + 15 of S in registers all the way: the accumulator of the commit (wgmma)
 // and, rounded, the operand of the next anchor term. Chunk rows before the span ("old") bring w from the journal. A
-// third warpgroup fetches blocks, makes v and puts outputs away.
+// third warpgroup puts outputs away, a fourth fetches blocks and makes v.
 #pragma once
 
 #include "ops/kda_layer/kda_span_values_cuda.cuh"
 
 namespace weir::kda {
 
-constexpr int kStages = 6, kAhead = 5;
+constexpr int kStages = 6;
+constexpr int kValueThreads = 4 * 32, kAllThreads = kSpanThreads + kOutputThreads + kValueThreads;
+// Of a thread that computes, and of others: 65,536 in all.
+constexpr int kSpanRegisters = 168, kOtherRegisters = 88;
 
 struct alignas(1024) SpanStage {
   std::byte block[kBlockBytes];  // swizzled operands start at multiples of 1024
@@ -21,11 +24,13 @@ struct SpanShared {
   uint64_t full[kStages], empty[kStages];
 };
 
-// Block and values of chunk i, kAhead chunks early, by the third warpgroup.
+// Block and values of chunk i, when its stage is free, by the fourth warpgroup.
 __device__ __forceinline__ void prepare_stage(SpanShared& shared, const SpanPart& part, const std::byte* blocks,
                                               ValueRows& values, int i) {
-  const int use = part.use(i), number = use % kStages, thread = static_cast<int>(threadIdx.x) - kSpanThreads;
+  const int use = part.use(i), number = use % kStages, thread = static_cast<int>(threadIdx.x) % kValueThreads;
   SpanStage& stage = shared.stages[number];
+  // racecheck stages: what is written to a stage follows all reads of the chunk that had it, by `empty`; `full` hands
+  // it over.
   ptx::mbarrier_wait(&shared.empty[number], (use / kStages + 1) % 2);
   if (thread == 0) {
     const int64_t block = int64_t{part.block0 + i} * part.head.layer.heads + part.head.head;
@@ -39,14 +44,16 @@ __device__ __forceinline__ void prepare_stage(SpanShared& shared, const SpanPart
   if (i + 1 < part.end) values.load(i + 1);
 }
 
-// By the third warpgroup.
-__device__ __forceinline__ void run_outputs(SpanShared& shared, const SpanPart& part, const std::byte* blocks) {
-  const int thread = static_cast<int>(threadIdx.x) - kSpanThreads, warp = thread / 32, lane = thread % 32;
-  ValueRows values(part, warp, lane);
+__device__ __forceinline__ void prepare_stages(SpanShared& shared, const SpanPart& part, const std::byte* blocks) {
+  const int thread = static_cast<int>(threadIdx.x) % kValueThreads;
+  ValueRows values(part, thread / 32, thread % 32);
   values.load(part.first);
-  for (int i = part.first; i < part.end && i < part.first + kAhead; ++i) {
-    prepare_stage(shared, part, blocks, values, i);
-  }
+  for (int i = part.first; i < part.end; ++i) prepare_stage(shared, part, blocks, values, i);
+}
+
+// By the third warpgroup.
+__device__ __forceinline__ void run_outputs(SpanShared& shared, const SpanPart& part) {
+  const int thread = static_cast<int>(threadIdx.x) - kSpanThreads, warp = thread / 32, lane = thread % 32;
   const Layer& layer = part.head.layer;
   const int64_t row0 = part.head.span.first_row - part.old_rows, x = part.head.head * kDim;
   OutputRows<false> rows({layer.gate.data + row0 * layer.gate.stride + x, layer.out + row0 * layer.out_stride + x,
@@ -54,7 +61,6 @@ __device__ __forceinline__ void run_outputs(SpanShared& shared, const SpanPart& 
                          warp, lane);
   rows.begin(part.first, part.end);
   for (int i = part.first; i < part.end; ++i) {
-    if (i + kAhead < part.end) prepare_stage(shared, part, blocks, values, i + kAhead);
     rows.put_away(shared.outputs, part.use(i), i, part.end);
   }
 }
@@ -192,7 +198,7 @@ __device__ __forceinline__ void for_parts(const StepView* step, const Layer& lay
 }
 
 // carry: S of a span that the launch before or after works on too, [head][64 KB].
-__global__ void __launch_bounds__(kSpanThreads + kOutputThreads, 1)
+__global__ void __launch_bounds__(kAllThreads, 1)
     span(const StepView* step, Layer layer, ChunkRange range, const std::byte* blocks, const float4* carry_in,
          float4* carry_out) {
   WEIR_DYNAMIC_SHARED(SpanShared, memory);
@@ -201,7 +207,7 @@ __global__ void __launch_bounds__(kSpanThreads + kOutputThreads, 1)
   const LongSpans spans(*step, reinterpret_cast<std::byte*>(memory + 1));
   if (thread == 0) {
     for (int i = 0; i < kStages; ++i) {
-      ptx::mbarrier_init(&shared.full[i], 1 + kOutputWarps);
+      ptx::mbarrier_init(&shared.full[i], 1 + kValueThreads / 32);
       ptx::mbarrier_init(&shared.empty[i], kSpanWarps);
     }
     shared.outputs.init();
@@ -211,11 +217,15 @@ __global__ void __launch_bounds__(kSpanThreads + kOutputThreads, 1)
   __syncthreads();
   ptx::wait_for_previous();
   if (thread >= kSpanThreads) {
-    ptx::lower_registers<kOutputRegisters>();
-    for_parts(step, layer, range, spans, [&](const SpanPart& part) { run_outputs(shared, part, blocks); });
+    ptx::lower_registers<kOtherRegisters>();
+    if (thread < kSpanThreads + kOutputThreads) {
+      for_parts(step, layer, range, spans, [&](const SpanPart& part) { run_outputs(shared, part); });
+    } else {
+      for_parts(step, layer, range, spans, [&](const SpanPart& part) { prepare_stages(shared, part, blocks); });
+    }
     return;
   }
-  ptx::raise_registers<kComputeRegisters>();
+  ptx::raise_registers<kSpanRegisters>();
   for_parts(step, layer, range, spans, [&](const SpanPart& part) {
     constexpr int kCarry = kDim * kDim / 4;
     float s[64];

@@ -8,8 +8,7 @@ namespace weir::kda {
 
 constexpr int kSpanWarps = 8, kSpanThreads = kSpanWarps * 32;  // that compute
 constexpr int kOutputWarps = 4, kOutputThreads = kOutputWarps * 32;
-constexpr int kComputeRegisters = 184, kOutputRegisters = 136;  // of a thread: 64,512 in all
-constexpr int kOutputPitch = 132, kValuePitch = 272;            // of o's and v's rows, without bank conflicts
+constexpr int kOutputPitch = 132, kValuePitch = 272;  // of o's and v's rows, without bank conflicts
 
 // o of two chunks in turn.
 struct Outputs {
@@ -27,6 +26,7 @@ struct Outputs {
   // column g + 8. use: how many chunks the block has worked on before.
   __device__ void put(const float* o, int use, int warp, int lane) {
     const int buffer = use % 2, g = lane / 4, c = lane % 4;
+    // racecheck outputs: a buffer is written when the chunk before in it has been `taken`, and read when it is `made`.
     ptx::mbarrier_wait(&taken[buffer], (use / 2 + 1) % 2);
 #pragma unroll
     for (int i = 0; i < 8; ++i) values[buffer][i / 4 * 8 + 2 * c + i % 2][warp * 16 + g + i % 4 / 2 * 8] = o[i];
@@ -55,12 +55,9 @@ class OutputRows {
   }
 
   // Before chunk `first` of those before `end`.
-  __device__ void begin(int first, int end) {
-    load_gates(gates_, first, end);
-    load_gates(next_gates_, first + 1, end);
-  }
+  __device__ void begin(int first, int end) { gates_ = load_gates(first, end); }
 
-  // Chunk i; then the gates of the two after it are on their way.
+  // Chunk i; then the gates of the next are on their way.
   __device__ void put_away(Outputs& outputs, int use, int i, int end) {
     const int buffer = use % 2, lane = static_cast<int>(threadIdx.x) % 32;
     ptx::mbarrier_wait(&outputs.made[buffer], use / 2 % 2);
@@ -88,8 +85,7 @@ class OutputRows {
       ptx::store_stream(to, uint4{y[0], y[1], y[2], y[3]});
       ptx::store_stream(to + 1, uint4{y[4], y[5], y[6], y[7]});
     }
-    gates_ = next_gates_;
-    load_gates(next_gates_, i + 2, end);
+    gates_ = load_gates(i + 1, end);
   }
 
  private:
@@ -100,11 +96,13 @@ class OutputRows {
     const int row = i * kChunk + row_;
     return row >= place_.first_row && row < place_.end_row;
   }
-  __device__ void load_gates(Gates& gates, int i, int end) const {
-    const bool wanted = i < end && live(i);
+  __device__ Gates load_gates(int i, int end) const {
+    Gates gates;
+    if (i >= end || !live(i)) return gates;
     const uint4* from = reinterpret_cast<const uint4*>(place_.gate + i * kChunk * place_.gate_stride);
-    ptx::load_stream_into(gates.x[0], from, wanted);
-    ptx::load_stream_into(gates.x[1], from + 1, wanted);
+    gates.x[0] = ptx::load_stream(from);
+    gates.x[1] = ptx::load_stream(from + 1);
+    return gates;
   }
   static __device__ float gated(float x) { return kSilu ? x * fast_sigmoid(x) : fast_sigmoid(x); }
   // Of the row; the order of sums is kda_layer.h's.
@@ -125,7 +123,7 @@ class OutputRows {
 
   int row_, column_;
   OutputPlace place_;  // of this thread's row and columns in chunk 0
-  Gates gates_, next_gates_;
+  Gates gates_;
 };
 
 }  // namespace weir::kda

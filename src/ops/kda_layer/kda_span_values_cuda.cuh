@@ -23,8 +23,7 @@ class ValueRows {
     const bool inside = first >= part_.old_rows && first + kRows <= part_.end_row;
 #pragma unroll
     for (int x = 0; x < kRows; ++x) {
-      if (!inside) inputs_[x] = at_edge(first + x);
-      ptx::load_stream_into(inputs_[x], batch_row(first + x), inside);
+      inputs_[x] = inside ? ptx::load_stream(batch_row(first + x)) : at_edge(first + x);
     }
   }
 
@@ -68,7 +67,7 @@ class ValueRows {
   const uint16_t* rows_;
   int64_t stride_;
   float4 taps_[4];
-  uint2 inputs_[kRows] = {};
+  uint2 inputs_[kRows];
 };
 
 }  // namespace weir::kda

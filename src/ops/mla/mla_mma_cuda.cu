@@ -2,9 +2,8 @@
 // memory once, and passes over the rows, a tile at a time. How outputs and rows are dealt out changes no bit.
 #include <algorithm>
 
-#include "device/cuda/ptx.h"
 #include "ops/linear/dequant_cuda.cuh"
-#include "ops/mla/mla_cuda.h"
+#include "ops/mla/mla_tile_cuda.cuh"
 
 namespace weir {
 namespace {
@@ -22,20 +21,6 @@ struct HeadTile {
   static constexpr int kOutputs = 32 * kOutputTiles;
 };
 
-// Weights as BF16, [planes, heads, outputs, inner padded to 64]: one plane, or hi and lo.
-struct Planes {
-  const uint16_t* data;
-  int64_t padded;  // inner
-  int64_t plane;   // elements
-  int count;
-  uint32_t reciprocal;  // 2^32 / (padded / 4), rounded up
-
-  // The row of the i-th group of four elements; rows are `padded` long.
-  __device__ int row_of(int i) const {
-    return static_cast<int>(static_cast<uint64_t>(static_cast<uint32_t>(i)) * reciprocal >> 32);
-  }
-};
-
 __device__ float element(const HeadProduct& p, int64_t head, int64_t o, int64_t i) {
   const int64_t first = head * p.head_rows + p.first_row;
   return p.transposed ? weight_value(p.weight, first + i, o) : weight_value(p.weight, first + o, i);
@@ -48,16 +33,6 @@ __global__ void lay_out_kernel(HeadProduct p, Planes planes, uint16_t* to) {
   const float w = i < p.inner ? element(p, head, o, i) : 0.f;
   to[at] = static_cast<uint16_t>(cuda::pack_bf16(w, 0.f));
   if (planes.count == 2) to[planes.plane + at] = static_cast<uint16_t>(cuda::pack_bf16(w - cuda::round_bf16(w), 0.f));
-}
-
-// Can x be read by fours, y be written by pairs?
-struct Vectors {
-  bool x, y;
-};
-
-// Rows of 16-byte chunks, swizzled against bank conflicts.
-__device__ uint32_t chunk_offset(int row, int chunk, int row_bytes) {
-  return static_cast<uint32_t>(row * row_bytes + ((chunk ^ (row & 7)) << 4));
 }
 
 template <class T>
@@ -101,24 +76,6 @@ __device__ __forceinline__ void load_rows(const HeadProduct& p, const Planes& w,
       if (row >= T::kRows) break;
       *reinterpret_cast<uint2*>(to + chunk_offset(row, four / 2, padded * 2) + four % 2 * 8) = {
           cuda::pack_bf16(v[b].x, v[b].y), cuda::pack_bf16(v[b].z, v[b].w)};
-    }
-  }
-}
-
-// The blocks of a head share them.
-template <class T>
-__device__ __forceinline__ void copy_extra(const HeadProduct& p, Vectors vectors, int64_t head, int64_t first,
-                                           int64_t rows) {
-  const int width = vectors.x && vectors.y && p.extra % 2 == 0 ? 2 : 1, extra = static_cast<int>(p.extra) / width;
-  for (int i = blockIdx.y * T::kThreads + threadIdx.x; i < T::kRows * extra; i += gridDim.y * T::kThreads) {
-    const int64_t row = first + i / extra, e = i % extra * width;
-    if (row >= rows) break;
-    const float* from = p.x + row * p.x_stride + head * (p.inner + p.extra) + p.inner + e;
-    float* to = p.y + row * p.y_stride + head * (p.outputs + p.extra) + p.outputs + e;
-    if (width == 2) {
-      *reinterpret_cast<float2*>(to) = *reinterpret_cast<const float2*>(from);
-    } else {
-      *to = *from;
     }
   }
 }
@@ -173,12 +130,7 @@ __device__ __forceinline__ void store(const HeadProduct& p, bool vectors, int64_
 #pragma unroll
       for (int n = 0; n < T::kOutputTiles; ++n) {
         const int64_t o = first_output + 8 * n;
-        const float* pair = &sum[t][n][2 * h];
-        if (vectors && o + 1 < p.outputs) {
-          *reinterpret_cast<float2*>(y + o) = {pair[0], pair[1]};
-        } else {
-          for (int i = 0; i < 2 && o + i < p.outputs; ++i) y[o + i] = pair[i];
-        }
+        store_pair(y, o, p.outputs, sum[t][n][2 * h], sum[t][n][2 * h + 1], vectors);
       }
     }
   }
@@ -264,6 +216,7 @@ class Bf16HeadProduct final : public CudaOp {
 
  private:
   int64_t shared_bytes(const Variant& v) const { return (planes_.count * v.outputs + v.rows) * planes_.padded * 2; }
+
   // Measured: few rows want blocks side by side, many want them to have more of a head.
   const Variant& choose(int32_t rows) const {
     const int64_t blocks = product_.heads * ((product_.outputs + 127) / 128), sms = device().sm_count();

@@ -84,17 +84,36 @@ struct ExpertOut {
   // A strip's sums for a tile of pairs, as the mma's C fragments: sums[c][i] of outputs lane / 4 + 8 (i / 2) and pair
   // 8 c + lane % 4 * 2 + i % 2. A loop that moves the sums: the code for each of them would be too long for the
   // instruction cache.
-  template <int kColumns>
+  // kAtOnce: all pairs' numbers are read before, where there are registers for them.
+  template <bool kAtOnce, int kColumns>
   __device__ void store(const PairTile& tile, const int32_t* pairs, int strip, float (&sums)[kColumns][4]) const {
+    constexpr int kRead = kAtOnce ? kColumns : 1;
+    const int first = lane_index() % 4 * 2;
+    int32_t pair[kRead][2];
+    const auto read = [&](int column, int to) {
+      for (int i = 0; i < 2; ++i) {
+        const int r = column * 8 + first + i;
+        pair[to][i] = r < tile.rows ? pairs[r] : -1;
+      }
+    };
+    if constexpr (kAtOnce) {
+#pragma unroll
+      for (int c = 0; c < kColumns; ++c) read(c, c);
+    }
 #pragma unroll 1
-    for (int r = lane_index() % 4 * 2; r - lane_index() % 4 * 2 < tile.rows; r += 8) {
+    for (int column = 0; column * 8 < tile.rows; ++column) {
+      if constexpr (!kAtOnce) read(column, 0);
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-        if (r + i < tile.rows) store_pair(tile.expert, strip, pairs[r + i], sums[0][i], sums[0][2 + i]);
+        if (pair[0][i] >= 0) store_pair(tile.expert, strip, pair[0][i], sums[0][i], sums[0][2 + i]);
       }
 #pragma unroll
       for (int c = 0; c + 1 < kColumns; ++c) {
         for (int i = 0; i < 4; ++i) sums[c][i] = sums[c + 1][i];
+      }
+#pragma unroll
+      for (int c = 0; c + 1 < kRead; ++c) {
+        for (int i = 0; i < 2; ++i) pair[c][i] = pair[c + 1][i];
       }
     }
     if (strip == strips - 1) pad(tile, pairs);

@@ -1,7 +1,7 @@
-// Products of experts with many rows: groups of four warps multiply 64 rows of strips each with a tile of pairs, four
-// more warps bring both through a ring, rows from where they lie. BF16 tiles are operands where they lie in shared
-// memory; others become BF16 in registers, a warp its strip, once for all rows. Blocks take items, some strips of one
-// tile of pairs, neighbouring ones at the same time, so that they find each other's rows in the L2 cache.
+// Products of experts with many rows: two or three groups of four warps multiply 64 rows of strips each with a tile of
+// pairs, four more warps bring both through a ring, rows from where they lie. BF16 tiles are operands where they lie in
+// shared memory; others become BF16 in registers, a warp its strip, once for all rows. Blocks take items, some strips
+// of one tile of pairs, neighbouring ones at the same time, so that they find each other's rows in the L2 cache.
 //
 // The order of sums is that of linear_tile_cuda.cuh, instructions of other shapes giving the same bits.
 #include <type_traits>
@@ -12,13 +12,20 @@
 namespace weir {
 namespace {
 
-constexpr int kGroups = 3;  // of four warps that multiply
-constexpr int kStrips = 4 * kGroups;
-constexpr int kMultiplying = kStrips * 32;
 constexpr int kFilling = 128;  // threads
 
 template <class Operand>
 inline constexpr bool kInShared = std::is_same_v<Operand, Bf16Operand>;
+// Groups of four warps that multiply, and a group's registers a thread. Decoding keeps three busy; two have room for
+// more rows.
+template <class Operand>
+inline constexpr int kGroups = kInShared<Operand> ? 2 : 3;
+template <class Operand>
+inline constexpr int kRegisters = kInShared<Operand> ? 232 : 152;
+template <class Operand>
+inline constexpr int kStrips = 4 * kGroups<Operand>;
+template <class Operand>
+inline constexpr int kMultiplying = 32 * kStrips<Operand>;  // threads
 // Of a tile of pairs: what registers hold two sets of sums for, besides weights that become BF16 there, and with groups
 // three.
 template <class Operand>
@@ -33,7 +40,7 @@ template <class Operand>
 struct Stages {
   static constexpr int kTileRowsBytes = kManyRows<Operand> * kRowBytes;
   static constexpr int kXBytes = kDepth<Operand> * kTileRowsBytes;
-  static constexpr int kBytes = (kXBytes + kStrips * kDepth<Operand> * Operand::kBytes + 1023) / 1024 * 1024;
+  static constexpr int kBytes = (kXBytes + kStrips<Operand> * kDepth<Operand> * Operand::kBytes + 1023) / 1024 * 1024;
   static constexpr int kFit = 220 * 1024 / kBytes;
   static constexpr int kCount = kFit < 8 ? kFit : 8;
   static constexpr int kSharedBytes = kCount * kBytes + 16 * kCount;
@@ -49,7 +56,7 @@ struct Stages {
   __device__ void init() {
     for (slot = 0; slot < kCount; ++slot) {
       cuda::ptx::mbarrier_init(full(), 1 + kFilling);
-      cuda::ptx::mbarrier_init(empty(), kStrips);
+      cuda::ptx::mbarrier_init(empty(), kStrips<Operand>);
     }
     slot = 0;
     cuda::ptx::mbarrier_fence_init();
@@ -65,28 +72,25 @@ struct Stages {
 struct ManyItem {
   PairTile tile;
   int first_strip, strips;
-
-  __device__ ManyItem(const ExpertProduct& args, int item) {
-    const int groups = (args.experts.strips + kStrips - 1) / kStrips;
-    tile = args.plan.tiles[item / groups];
-    first_strip = item % groups * kStrips;
-    const int left = args.experts.strips - first_strip;
-    strips = left < kStrips ? left : kStrips;
-  }
-  // body(item) for those of the block.
-  template <class Body>
-  __device__ static void each(const ExpertProduct& args, Body body) {
-    const int groups = (args.experts.strips + kStrips - 1) / kStrips;
-    const int items = *args.plan.tile_count * groups;
-    for (int i = static_cast<int>(blockIdx.x); i < items; i += static_cast<int>(gridDim.x)) body(ManyItem(args, i));
-  }
 };
+
+// body(item) for those of the block.
+template <class Operand, class Body>
+__device__ void each_item(const ExpertProduct& args, Body body) {
+  constexpr int kMost = kStrips<Operand>;
+  const int groups = (args.experts.strips + kMost - 1) / kMost;
+  const int items = *args.plan.tile_count * groups;
+  for (int i = static_cast<int>(blockIdx.x); i < items; i += static_cast<int>(gridDim.x)) {
+    const int first = i % groups * kMost, left = args.experts.strips - first;
+    body(ManyItem{args.plan.tiles[i / groups], first, left < kMost ? left : kMost});
+  }
+}
 
 // By kFilling threads: sixteen bytes of every sixteenth row each, from the first warp also a strip's tiles a lane.
 template <class Operand>
 __device__ void bring_item(const ExpertProduct& args, const ManyItem& item, Stages<Operand>& stages) {
   constexpr int kRowsOfThread = kManyRows<Operand> / 16;
-  const int thread = static_cast<int>(threadIdx.x) - kMultiplying, lane = lane_index();
+  const int thread = static_cast<int>(threadIdx.x) - kMultiplying<Operand>, lane = lane_index();
   const int64_t width = args.experts.width();
   const int eight = thread % 8, first_row = thread / 8;
   const int32_t* pairs = args.plan.pairs + item.tile.first;
@@ -283,11 +287,11 @@ __device__ void multiply_item(const ExpertProduct& args, const ManyItem& item, S
   }
   const int warp = static_cast<int>(threadIdx.x) / 32;
   if (warp >= item.strips) return;
-  args.out.store(item.tile, args.plan.pairs + item.tile.first, item.first_strip + warp, total);
+  args.out.store<kInShared<Operand>>(item.tile, args.plan.pairs + item.tile.first, item.first_strip + warp, total);
 }
 
 template <class Operand>
-__global__ void __launch_bounds__(kMultiplying + kFilling, 1)
+__global__ void __launch_bounds__(kMultiplying<Operand> + kFilling, 1)
     multiply_pairs_many(const __grid_constant__ ExpertProduct args) {
   WEIR_DYNAMIC_SHARED(std::byte, shared);
   Stages<Operand> stages{shared};
@@ -295,13 +299,13 @@ __global__ void __launch_bounds__(kMultiplying + kFilling, 1)
   __syncthreads();
   cuda::ptx::wait_for_previous();
   cuda::ptx::let_next_start();
-  if (threadIdx.x >= kMultiplying) {
+  if (threadIdx.x >= kMultiplying<Operand>) {
     cuda::ptx::lower_registers<40>();
-    ManyItem::each(args, [&](const ManyItem& item) { bring_item<Operand>(args, item, stages); });
+    each_item<Operand>(args, [&](const ManyItem& item) { bring_item<Operand>(args, item, stages); });
     return;
   }
-  cuda::ptx::raise_registers<152>();
-  ManyItem::each(args, [&](const ManyItem& item) {
+  cuda::ptx::raise_registers<kRegisters<Operand>>();
+  each_item<Operand>(args, [&](const ManyItem& item) {
     if (item.tile.rows <= 32) {
       multiply_item<Operand, 32>(args, item, stages);
     } else if (kManyRows<Operand> == 64 || item.tile.rows <= 64) {
@@ -314,6 +318,7 @@ __global__ void __launch_bounds__(kMultiplying + kFilling, 1)
 
 struct ManyKernel {
   void (*kernel)(ExpertProduct) = nullptr;
+  int threads = 0;
   int64_t shared_bytes = 0;
   int32_t rows = 0;
 };
@@ -321,7 +326,8 @@ struct ManyKernel {
 template <TileFormat kFormat>
 ManyKernel instance() {
   using Operand = typename OperandOf<kFormat>::Type;
-  return {multiply_pairs_many<Operand>, Stages<Operand>::kSharedBytes, kManyRows<Operand>};
+  return {multiply_pairs_many<Operand>, kMultiplying<Operand> + kFilling, Stages<Operand>::kSharedBytes,
+          kManyRows<Operand>};
 }
 
 ManyKernel many_kernel(TileFormat format) {
@@ -358,10 +364,9 @@ int32_t many_tile_rows(TileFormat format) { return many_kernel(format).rows; }
 
 void multiply_many_pairs(CudaDevice& device, const ExpertProduct& product) {
   const ManyKernel many = many_kernel(product.experts.format);
-  cuda::launch(
-      device,
-      {.grid = device.sm_count(), .block = kMultiplying + kFilling, .shared_bytes = many.shared_bytes, .overlap = true},
-      many.kernel, product);
+  cuda::launch(device,
+               {.grid = device.sm_count(), .block = many.threads, .shared_bytes = many.shared_bytes, .overlap = true},
+               many.kernel, product);
 }
 
 }  // namespace weir

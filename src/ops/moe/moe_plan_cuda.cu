@@ -192,7 +192,9 @@ void sum_pairs(CudaDevice& device, int32_t rows, const MoeArgs& args, const floa
   const auto fours = [](const float* at, int64_t stride) {
     return reinterpret_cast<uintptr_t>(at) % 16 == 0 && stride % 4 == 0;
   };
-  const bool wide = fours(z, args.out) && fours(args.y, args.y_stride) && fours(args.addend, args.addend_stride);
+  constexpr int32_t kLeastWideRows = 64;  // fewer rows are sooner done by more threads
+  const bool wide = rows >= kLeastWideRows && fours(z, args.out) && fours(args.y, args.y_stride) &&
+                    fours(args.addend, args.addend_stride);
   const int64_t threads = wide ? args.out / 4 : args.out;
   const cuda::Extent grid(rows, (threads + kSumThreads - 1) / kSumThreads, 1);
   cuda::launch(device, {.grid = grid, .block = kSumThreads, .overlap = true}, wide ? weighted_sum<4> : weighted_sum<1>,

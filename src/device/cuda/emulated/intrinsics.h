@@ -225,6 +225,13 @@ T __shfl_sync(unsigned mask, T value, int source, int width = 32) {
   const int lane = weir::emulated::current->lane;
   return weir::emulated::shuffle(mask, value, (lane & ~(width - 1)) | (source & (width - 1)));
 }
+inline unsigned __match_any_sync(unsigned mask, int value) {
+  unsigned same = 0;
+  for (int lane = 0; lane < 32; ++lane) {
+    if ((mask >> lane & 1) != 0 && __shfl_sync(mask, value, lane) == value) same |= 1u << lane;
+  }
+  return same;
+}
 template <class T>
 T __shfl_xor_sync(unsigned mask, T value, int bits, int width = 32) {
   const int lane = weir::emulated::current->lane;

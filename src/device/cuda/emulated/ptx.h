@@ -52,10 +52,6 @@ T load_stream(const T* p) {
   return *p;
 }
 template <class T>
-void load_stream_into(T& v, const T* p, bool live) {
-  if (live) v = *p;
-}
-template <class T>
 void store_stream(T* p, T value) {
   detail::require_aligned(p, sizeof(T), "a streaming store's address");
   *p = value;
