@@ -17,14 +17,15 @@ import sys
 from collections import Counter
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-ACCESS = re.compile(r"(Read|Write) Thread .* at (.*?)\+0x[0-9a-f]+ in (\S+):(\d+)")
+FIRST = re.compile(r"Race reported between (Read|Write) access at (.*)\+0x[0-9a-f]+ in (\S+?):(\d+)")
+OTHER = re.compile(r"and (Read|Write) access at (.*)\+0x[0-9a-f]+ in (\S+?):(\d+) \[(\d+) hazards?\]")
 
 
 def function_name(signature):
-    """`ns::f<x>(int, ns::T*)` -> `f`"""
-    head = signature.split("(")[0]
-    head = re.sub(r"<.*", "", head)
-    return head.split("::")[-1].split()[-1]
+    """`ns::C<(ns::E)3>::f<x>(int, ns::T*)` -> `C::f`"""
+    while (shorter := re.sub(r"<[^<>]*>", "", signature)) != signature:
+        signature = shorter
+    return "::".join(signature.split("(")[0].split()[-1].split("::")[-2:])
 
 
 def suppressions(program):
@@ -44,18 +45,18 @@ def suppressions(program):
     return out
 
 
+def access(match):
+    return match.group(1), function_name(match.group(2)), f"{pathlib.Path(match.group(3)).name}:{match.group(4)}"
+
+
 def hazards(output):
-    """Pairs of accesses, [(kind, function, file:line), ...], and how often."""
-    found, current = Counter(), None
+    """Pairs of accesses, (kind, function, file:line) each, and how often."""
+    found, first = Counter(), None
     for line in output.splitlines():
-        if "hazard detected" in line:
-            current = [re.search(r"(\w+) hazard", line).group(1)]
-        elif current is not None and (access := ACCESS.search(line)):
-            kind, signature, file, number = access.groups()
-            current.append((kind, function_name(signature), f"{pathlib.Path(file).name}:{number}"))
-            if len(current) == 3:
-                found[tuple(current)] += 1
-                current = None
+        if match := FIRST.search(line):
+            first = access(match)
+        elif first is not None and (match := OTHER.search(line)):
+            found[first, access(match)] += int(match.group(5))
     return found
 
 
@@ -64,18 +65,21 @@ def main():
     parser.add_argument("program")
     args, rest = parser.parse_known_args()
     known = suppressions(pathlib.Path(args.program).name)
-    result = subprocess.run(["compute-sanitizer", "--tool", "racecheck", "--racecheck-report", "hazard", "--print-limit",
+    result = subprocess.run(["compute-sanitizer", "--tool", "racecheck", "--racecheck-report", "analysis", "--print-limit",
                              "100000", "--show-backtrace", "no", args.program, *rest], capture_output=True, text=True)
     output = result.stdout + result.stderr
+    reports, counted = output.count("Race reported"), sum(1 for line in output.splitlines() if FIRST.search(line))
     if "COMPUTE-SANITIZER" not in output:
         sys.exit(f"compute-sanitizer did not run: {output[:500]}")
     unexplained, explained = [], Counter()
-    for (hazard, first, second), count in sorted(hazards(output).items()):
+    for (first, second), count in sorted(hazards(output).items()):
         tags = [tag for tag, functions in known if functions == sorted([first[1], second[1]])]
         if tags:
             explained[tags[0]] += count
         else:
-            unexplained.append(f"{hazard} x {count}: {first[0]} {first[1]} {first[2]}, {second[0]} {second[1]} {second[2]}")
+            unexplained.append(f"{count} hazards: {first[0]} {first[1]} {first[2]}, {second[0]} {second[1]} {second[2]}")
+    if counted < reports:
+        unexplained.append(f"{reports - counted} reports without a line of the source: compile with -lineinfo")
     ran = re.findall(r"\[  PASSED  \] \d+ tests?\.|\[  FAILED  \].*", output)
     print(f"{args.program}: {' '.join(ran) or 'no test ran'}; explained: "
           f"{', '.join(f'{tag} x {n}' for tag, n in explained.items()) or 'none'}; unexplained: {len(unexplained)}")

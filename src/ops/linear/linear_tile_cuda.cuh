@@ -187,7 +187,7 @@ class TileRing {
     return stages_ + slot_ * kStageBytes<Operand>;
   }
   __device__ void release() {
-    __syncwarp();
+    __syncwarp();  // racecheck ring: a stage is fetched into when all lanes have read it, which the tool does not follow
     fetch(slot_);
     if (++slot_ == stage_count_) {
       slot_ = 0;
