@@ -28,8 +28,8 @@
 // operations above in the order above, so the same bits. Otherwise products of BF16 with FP32 sums, mma being one
 // m16n8k16 step:
 //   q and stored K and V are rounded to BF16 where they are wider.  S_j = mma over key_dim, ascending, from zero
-//   t_j = S_j * c with c = scale * log2(e) > 0, one FP32 product.  Pieces as above; where value_dim is above 256, twice
-//   as long. Per tile, over the visible positions:
+//   t_j = S_j * c with c = scale * log2(e), one FP32 product.  Pieces as above; where value_dim is above 256, twice as
+//   long. Per tile, over the visible positions:
 //     M' = max(M, ceil(max_j t_j)), an integer;  P_j = 2^fma(S_j, c, -M') (0 where not visible), rounded to BF16
 //     acc = acc * 2^(M - M') (exact), then mma(P, V, acc) over the tile's positions, ascending; l likewise, V being 1
 //   Merge: M' = max(M, M2); acc = fma(acc, 2^(M - M'), acc2 * 2^(M2 - M')), l likewise; a piece that shows a row

@@ -54,7 +54,6 @@ class MmaCudaAttention final : public CudaOp {
     const MmaKernels& kernels = variant.kernels;
     MmaAttention a = variant.attention;
     a.merge_rows = reinterpret_cast<MergeRow*>(device().workspace());
-    a.split = reinterpret_cast<int32_t*>(a.merge_rows + a.args.max_rows);
     a.partials = reinterpret_cast<float*>(device().workspace() + row_bytes(a.args.max_rows));
     const int64_t most_pieces = pieces(a, bounds);
     const int64_t units = bounds.rows * a.geometry.tiles() * most_pieces;
@@ -78,10 +77,7 @@ class MmaCudaAttention final : public CudaOp {
     MmaAttention attention;
   };
 
-  // What comes before the slots.
-  static int64_t row_bytes(int64_t rows) {
-    return (rows * static_cast<int64_t>(sizeof(MergeRow)) + 4 + 255) / 256 * 256;
-  }
+  static int64_t row_bytes(int64_t rows) { return (rows * static_cast<int64_t>(sizeof(MergeRow)) + 255) / 256 * 256; }
   // Do all heads of all rows begin at multiples of this many elements?
   static bool aligned(const float* x, int64_t stride, int64_t dim, int64_t elements) {
     return reinterpret_cast<uintptr_t>(x) % static_cast<uintptr_t>(elements * 4) == 0 && stride % elements == 0 &&

@@ -4,7 +4,6 @@
 #pragma once
 
 #include "ops/attention/attention_softmax_cuda.cuh"
-#include "ops/attention/attention_work_cuda.cuh"
 
 namespace weir::few {
 
@@ -137,7 +136,7 @@ class Attender {
       softmax_.mask(tile, scores);
       uint32_t weights[kKeyTile / 16][4];
       float scale[2];
-      softmax_.weigh(scores, a_.scale2, weights, scale);
+      softmax_.weigh(scores, a_.scale2, weights, scale, unit.count > 8);
       rescale(0, scale[0]);
       rescale(1, scale[1]);
       multiply_values(weights);
@@ -281,7 +280,7 @@ __global__ void __launch_bounds__(kThreads)
   for (int k = 0;; ++k) {
     const AttentionWork& unit = units.work[k % WarpUnits::kAhead];
     if (unit.index >= plan.units) break;
-    note_rows(a, plan, unit, threadIdx.x % 32, 32);
+    note_rows(a.merge_rows, a.geometry, unit, threadIdx.x % 32, 32);
     attender.run(unit, a.partials + static_cast<int64_t>(plan.split ? unit.index : first_unit()) * a.slot.floats());
   }
   ptx::wait_copies<0>();

@@ -32,7 +32,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   if (warpgroup == 0) {
     ptx::lower_registers<56>();
     give_work(a, *step, plan, exchange.ring, threadIdx.x == 0, [&](const AttentionWork& unit) {
-      note_rows(a, plan, unit, threadIdx.x, kGroup);
+      note_rows(a.merge_rows, a.geometry, unit, threadIdx.x, kGroup);
       copy_tiles(a, *step, unit, shared + kTileBytes, exchange, turn);
     });
   } else if (warpgroup == 1) {

@@ -57,7 +57,6 @@ __device__ __forceinline__ void copy_tiles(const MmaAttention& a, const StepView
                              kKeyDim);
 #pragma unroll 1
   for (int tile = unit.first_tile(); tile <= unit.last; tile += kKeyTile, turn.next()) {
-    // racecheck stages: copied to once the adders have arrived at `empty`, read after `full`.
     ptx::mbarrier_wait(&exchange.empty[turn.stage()], turn.parity() ^ 1);
     mma::load_tile<kKeyDim, kGroup, ColumnsOf64>(keys, tile, unit.first, unit.last, stages + turn.stage() * kTileBytes,
                                                  threadIdx.x);
@@ -94,7 +93,6 @@ class Weigher {
     float scale[2];
     uint32_t weights[kKeyTile / 16][4];
     softmax_.weigh(scores, a_.scale2, weights, scale);
-    // racecheck weights: written, with factors, once the adders have arrived; read after `weights_full`.
     ptx::mbarrier_wait(&to_.weights_empty, (turn.count & 1) ^ 1);
     const int lane = threadIdx.x % 32;
 #pragma unroll

@@ -56,7 +56,6 @@ __device__ __forceinline__ void copy_tiles(const MmaAttention& a, const StepView
   const mma::TileSource values(paged_rows(step, span, a.args.value, list), a.args.dtype,
                                unit.kv_head * a.args.value_head_stride, a.args.value_dim, S::kDim);
   const auto copy = [&](const mma::TileSource& source, int tile) {
-    // racecheck ring: copied to once both warpgroups have arrived at `empty`, read after `full`.
     ptx::mbarrier_wait(&exchange.empty[turn.slot], turn.parity ^ 1);
     mma::load_tile<S::kDim, kGroup, ColumnsOf64>(source, tile, unit.first, unit.last, ring + turn.slot * S::kTileBytes,
                                                  threadIdx.x);
@@ -252,7 +251,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   if (warpgroup == 0) {
     ptx::lower_registers<56>();
     give_work(a, *step, plan, exchange.ring, threadIdx.x == 0, [&](const AttentionWork& unit) {
-      note_rows(a, plan, unit, threadIdx.x, kGroup);
+      note_rows(a.merge_rows, a.geometry, unit, threadIdx.x, kGroup);
       copy_tiles<S>(a, *step, unit, shared + S::kRingAt, exchange, turn);
     });
   } else {

@@ -8,14 +8,20 @@ namespace {
 
 constexpr int kBatch = 8;  // pieces whose loads are under way together
 
-// A block for one query after the other; a thread for four dimensions.
-__device__ void merge_query(const MmaAttention& a, int row, int head, int d) {
+// A block for a query; a thread for four dimensions.
+__global__ void __launch_bounds__(128)
+    merge_attention_kernel(const StepView* step, const __grid_constant__ MmaAttention a) {
+  const int64_t row = blockIdx.x;
+  const int head = blockIdx.y, d = threadIdx.x * 4;
+  cuda::ptx::let_next_start();
+  if (row >= step->rows) return;
   const AttentionGeometry& g = a.geometry;
   const int kv_head = head / g.q_per_kv, of_kv = head % g.q_per_kv, group = of_kv / g.tile_heads;
   const int heads = min(g.tile_heads, g.q_per_kv - group * g.tile_heads);
+  cuda::ptx::wait_for_previous();
   const MergeRow of = a.merge_rows[row];
   if (of.slots == 0 || d >= a.slot.dims) return;
-  const int query = (row - of.first_row) * heads + of_kv % g.tile_heads;
+  const int query = (static_cast<int>(row) - of.first_row) * heads + of_kv % g.tile_heads;
   const float* slot =
       a.partials + static_cast<int64_t>(of.unit + (kv_head * g.head_groups + group) * of.slots) * a.slot.floats();
   const float* values = slot + query * a.slot.dims + d;
@@ -50,15 +56,6 @@ __device__ void merge_query(const MmaAttention& a, int row, int head, int d) {
   float* out = a.args.out + row * a.args.out_stride + head * a.args.value_dim + d;
   const float result[4] = {acc.x * scale, acc.y * scale, acc.z * scale, acc.w * scale};
   for (int i = 0; i < 4 && d + i < a.args.value_dim; ++i) out[i] = result[i];
-}
-
-__global__ void __launch_bounds__(128)
-    merge_attention_kernel(const StepView* step, const __grid_constant__ MmaAttention a) {
-  cuda::ptx::let_next_start();
-  const int heads = static_cast<int>(a.args.heads), queries = step->rows * heads;
-  cuda::ptx::wait_for_previous();
-  if (*a.split == 0) return;
-  for (int i = blockIdx.x; i < queries; i += gridDim.x) merge_query(a, i / heads, i % heads, threadIdx.x * 4);
 }
 
 }  // namespace

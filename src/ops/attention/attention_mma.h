@@ -23,7 +23,6 @@ struct MmaAttention {
   int64_t slots = 0;
   float* partials = nullptr;       // [slots]
   MergeRow* merge_rows = nullptr;  // [rows]
-  int32_t* split = nullptr;        // is there anything to merge?
 };
 
 struct MmaKernels {

@@ -162,11 +162,9 @@ __device__ inline void make_plan(AttentionPlan& plan, const StepView& step, cons
     all_pieces += plan.pieces[w];
     most = plan.most[w] > most ? plan.most[w] : most;
   }
-  // Whole items when neither dealing them out nor the longest one takes more than a sixth longer than pieces, evenly
-  // shared out, would.
-  const int64_t rounds = static_cast<int>(all_items + workers - 1) / static_cast<int>(workers);
-  const bool uneven = rounds * workers * 6 > all_items * 7 || most * workers * 6 > all_pieces * 7;
-  const bool split = all_pieces <= slots && most > 1 && uneven;
+  // Whole items when they take no more than a sixth longer than pieces, evenly shared out, would.
+  const int rounds = static_cast<int>(all_items + workers - 1) / static_cast<int>(workers);
+  const bool split = all_pieces <= slots && most > 1 && rounds * most * workers * 6 > all_pieces * 7;
   __syncthreads();
   if (thread < kPlanChunks) plan.before[thread] = split ? pieces : items;
   if (thread == 0) {
@@ -258,6 +256,17 @@ __device__ inline AttentionWork find_work(const AttentionPlan& plan, const StepV
 
 __device__ inline const SpanView& span_of(const StepView& step, const SelectedRows& selected, int entry) {
   return step.spans[static_cast<size_t>(selected.list != nullptr ? step.row_spans[static_cast<size_t>(entry)] : entry)];
+}
+
+// By `threads` threads: an item's first unit says where the rows' pieces will be.
+__device__ inline void note_rows(MergeRow* rows, const AttentionGeometry& g, const AttentionWork& work, int thread,
+                                 int threads) {
+  if (work.first_head != 0 || work.first_piece != g.first_visible(work.position) >> work.piece_log) return;
+  const int pieces = pieces_of(g, work.position, work.rows);
+#pragma unroll 1
+  for (int i = thread; i < work.rows; i += threads) {
+    rows[work.row + i] = {work.index, work.whole() ? 0 : work.slots, pieces, work.row};
+  }
 }
 
 }  // namespace weir

@@ -96,9 +96,15 @@ struct Softmax {
   // Scores of a tile become weights, A fragments of m16n8k16. acc is to be multiplied by scale[h] before. c is
   // positive, so that the largest score is the largest product. Without `both` the second query is none.
   __device__ __forceinline__ void weigh(const float (&scores)[kKeyTile / 8][4], float c,
-                                        uint32_t (&weights)[kKeyTile / 16][4], float (&scale)[2]) {
+                                        uint32_t (&weights)[kKeyTile / 16][4], float (&scale)[2], bool both = true) {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
+      if (h == 1 && !both) {
+        scale[h] = 1;
+#pragma unroll
+        for (int n = 0; n < kKeyTile / 8; ++n) weights[n / 2][n % 2 * 2 + h] = 0;
+        continue;
+      }
       float most = scores[0][2 * h];
 #pragma unroll
       for (int n = 0; n < kKeyTile / 8; ++n) most = fmaxf(most, fmaxf(scores[n][2 * h], scores[n][2 * h + 1]));

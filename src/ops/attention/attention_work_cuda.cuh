@@ -1,22 +1,10 @@
-// What units leave for the merging kernel, and how one warpgroup of a block hands units on to the others, a unit ahead.
+// How one warpgroup of a block hands units on to the others, a unit ahead.
 #pragma once
 
 #include "device/cuda/ptx.h"
 #include "ops/attention/attention_mma.h"
 
 namespace weir {
-
-// By `threads` threads: an item's first unit says where the rows' pieces will be.
-__device__ inline void note_rows(const MmaAttention& a, const AttentionPlan& plan, const AttentionWork& work,
-                                 int thread, int threads) {
-  if (work.index == 0 && thread == 0) *a.split = plan.split;
-  if (work.first_head != 0 || work.first_piece != a.geometry.first_visible(work.position) >> work.piece_log) return;
-  const int pieces = pieces_of(a.geometry, work.position, work.rows);
-#pragma unroll 1
-  for (int i = thread; i < work.rows; i += threads) {
-    a.merge_rows[work.row + i] = {work.index, work.whole() ? 0 : work.slots, pieces, work.row};
-  }
-}
 
 // In shared memory.
 struct WorkRing {
@@ -40,7 +28,6 @@ __device__ __forceinline__ void give_work(const MmaAttention& a, const StepView&
 #pragma unroll 1
   for (int k = 0, index = blockIdx.x;; ++k) {
     const AttentionWork unit = find_work(plan, step, a.selected, a.geometry, index, gridDim.x);
-    // racecheck work: a unit's place is free once its consumers have arrived; they read it after `full`.
     cuda::ptx::mbarrier_wait(&ring.empty[k % 2], (k / 2 & 1) ^ 1);
     if (leader) {
       ring.work[k % 2] = unit;

@@ -187,7 +187,7 @@ class TileRing {
     return stages_ + slot_ * kStageBytes<Operand>;
   }
   __device__ void release() {
-    __syncwarp();  // racecheck ring: a stage is fetched into when all lanes have read it, which the tool does not follow
+    __syncwarp();  // racecheck ring: a stage is fetched into when all lanes have read it; the tool misses that
     fetch(slot_);
     if (++slot_ == stage_count_) {
       slot_ = 0;
