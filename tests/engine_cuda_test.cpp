@@ -1,6 +1,7 @@
 // The engine on a GPU: graphs and single launches, sequences together and alone, and what happens when the device
 // fails.
 #define WEIR_TEST_GPU 0
+#include <functional>
 #include <future>
 #include <limits>
 
@@ -15,6 +16,16 @@ static const auto* const kEnvironment = ::testing::AddGlobalTestEnvironment(new 
 
 namespace weir::test {
 namespace {
+
+class Ended final : public TokenStream {
+ public:
+  explicit Ended(std::promise<RequestEnd>& end) : end_(end) {}
+  void on_token(const SampledToken&) override {}
+  void on_end(const RequestEnd& end) override { end_.set_value(end); }
+
+ private:
+  std::promise<RequestEnd>& end_;
+};
 
 class EngineCuda : public testing::TestWithParam<const char*> {
  protected:
@@ -31,6 +42,24 @@ class EngineCuda : public testing::TestWithParam<const char*> {
     r.sampling.temperature = seed % 2 == 0 ? 0.f : 1.f;
     r.sampling.seed = seed;
     return r;
+  }
+  // A request that runs when the device fails ends with its error, and later ones are refused.
+  void expect_dead_after(
+      const std::function<void(CudaDevice&)>& fail, const std::function<void()>& mend = [] {}) {
+    Engine engine(*model_, Serving::engine_options(options_));
+    Service service(engine, {}, nullptr);
+    std::promise<RequestEnd> ended;
+    fail(*engine.gpu());
+    RequestId id = 0;
+    ASSERT_FALSE(service.submit(request(1, 20), std::make_shared<Ended>(ended), id).has_value());
+    const RequestEnd end = ended.get_future().get();
+    mend();
+    EXPECT_EQ(end.reason, FinishReason::kError);
+    EXPECT_NE(end.error.find("CUDA"), std::string::npos) << end.error;
+    const auto refused = service.submit(request(2, 2), std::make_shared<Ended>(ended), id);
+    ASSERT_TRUE(refused.has_value());
+    EXPECT_EQ(refused->kind, SubmitRefusal::Kind::kDead);
+    EXPECT_FALSE(service.alive());
   }
   std::unique_ptr<Model> model_;
   ServingOptions options_;
@@ -100,16 +129,6 @@ TEST_P(EngineCuda, NumbersThatAreNotFiniteEndOneRequestAlone) {
   serving.expect_nothing_held();
 }
 
-class Ended final : public TokenStream {
- public:
-  explicit Ended(std::promise<RequestEnd>& end) : end_(end) {}
-  void on_token(const SampledToken&) override {}
-  void on_end(const RequestEnd& end) override { end_.set_value(end); }
-
- private:
-  std::promise<RequestEnd>& end_;
-};
-
 #ifdef WEIR_CUDA_EMULATED
 TEST_P(EngineCuda, MemoryThatIsRefusedAtLoadIsAnErrorWithNumbers) {
   int refused = 0;
@@ -128,20 +147,7 @@ TEST_P(EngineCuda, MemoryThatIsRefusedAtLoadIsAnErrorWithNumbers) {
 }
 
 TEST_P(EngineCuda, ALaunchThatFailsEndsRequestsWithAnErrorAndTheServiceSaysSo) {
-  Engine engine(*model_, Serving::engine_options(options_));
-  Service service(engine, {}, nullptr);
-  std::promise<RequestEnd> ended;
-  emulated::fail_launch_after(40);
-  RequestId id = 0;
-  ASSERT_FALSE(service.submit(request(1, 20), std::make_shared<Ended>(ended), id).has_value());
-  const RequestEnd end = ended.get_future().get();
-  emulated::fail_launch_after(0);
-  EXPECT_EQ(end.reason, FinishReason::kError);
-  EXPECT_NE(end.error.find("CUDA"), std::string::npos) << end.error;
-  const auto refused = service.submit(request(2, 2), std::make_shared<Ended>(ended), id);
-  ASSERT_TRUE(refused.has_value());
-  EXPECT_EQ(refused->kind, SubmitRefusal::Kind::kDead);
-  EXPECT_FALSE(service.alive());
+  expect_dead_after([](CudaDevice&) { emulated::fail_launch_after(40); }, [] { emulated::fail_launch_after(0); });
 }
 #else
 TEST_P(EngineCuda, ACardWithoutRoomIsAnErrorWithNumbers) {
@@ -158,20 +164,10 @@ TEST_P(EngineCuda, ACardWithoutRoomIsAnErrorWithNumbers) {
 }
 
 TEST_P(EngineCuda, AnErrorOfTheCardEndsRequestsWithItAndTheServiceSaysSo) {
-  Engine engine(*model_, Serving::engine_options(options_));
-  Service service(engine, {}, nullptr);
-  std::promise<RequestEnd> ended;
-  std::byte* const nowhere = reinterpret_cast<std::byte*>(uintptr_t{64});
-  engine.gpu()->copy(nowhere, nowhere + 4096, 16);
-  RequestId id = 0;
-  ASSERT_FALSE(service.submit(request(1, 20), std::make_shared<Ended>(ended), id).has_value());
-  const RequestEnd end = ended.get_future().get();
-  EXPECT_EQ(end.reason, FinishReason::kError);
-  EXPECT_NE(end.error.find("CUDA"), std::string::npos) << end.error;
-  const auto refused = service.submit(request(2, 2), std::make_shared<Ended>(ended), id);
-  ASSERT_TRUE(refused.has_value());
-  EXPECT_EQ(refused->kind, SubmitRefusal::Kind::kDead);
-  EXPECT_FALSE(service.alive());
+  expect_dead_after([](CudaDevice& device) {
+    std::byte* const nowhere = reinterpret_cast<std::byte*>(uintptr_t{64});
+    device.copy(nowhere, nowhere + 4096, 16);
+  });
 }
 #endif
 

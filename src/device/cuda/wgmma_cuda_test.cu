@@ -155,8 +155,7 @@ TEST_F(Wgmma, OperandsWithContiguousRows) {
   check_product<64, true, kMN, kMN, kNone>(owner);
 }
 
-// --- one order of sums in every shape: what lets a row's bits not depend on the kernel that computes it
-// ---------------
+// --- one order of sums in every shape: a row's bits don't depend on the kernel that computes it
 
 // The same product by m16n8k16, a warp for 16 rows.
 __global__ void __launch_bounds__(128)
