@@ -49,6 +49,9 @@ struct LaunchShape {
   Extent grid = 1;
   Extent block = 1;
   int64_t shared_bytes = 0;  // dynamic; above 48 KB see allow_shared
+  // Consecutive blocks of grid.x that run at the same time and reach each other's shared memory (ptx.h: clusters);
+  // above 8 see allow_large_clusters. Their kernels have no static shared memory.
+  unsigned cluster = 1;
   // Programmatic dependent launch: the kernel may start before the one before it has ended, and calls
   // ptx::wait_for_previous() before it touches what that one writes.
   bool overlap = false;
@@ -63,19 +66,26 @@ void launch(Owner& owner, const LaunchShape& shape, void (*kernel)(Parameters...
 #ifdef WEIR_CUDA_EMULATED
   std::tuple<Parameters...> copies(static_cast<Parameters>(arguments)...);
   const cudaError_t error = emulated::launch_kernel(
-      stream, shape.grid, shape.block, shared_bytes, reinterpret_cast<const void*>(kernel),
+      stream, shape.grid, shape.block, shape.cluster, shared_bytes, reinterpret_cast<const void*>(kernel),
       [kernel, copies] { std::apply(kernel, copies); }, shape.where.file_name(), shape.where.line());
 #else
-  cudaLaunchAttribute attribute{};
-  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attribute.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchAttribute attributes[2]{};
+  unsigned count = 0;
+  if (shape.overlap) {
+    attributes[count].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attributes[count++].val.programmaticStreamSerializationAllowed = 1;
+  }
+  if (shape.cluster > 1) {
+    attributes[count].id = cudaLaunchAttributeClusterDimension;
+    attributes[count++].val.clusterDim = {shape.cluster, 1, 1};
+  }
   cudaLaunchConfig_t config{};
   config.gridDim = shape.grid;
   config.blockDim = shape.block;
   config.dynamicSmemBytes = shared_bytes;
   config.stream = stream;
-  config.attrs = &attribute;
-  config.numAttrs = shape.overlap ? 1 : 0;
+  config.attrs = attributes;
+  config.numAttrs = count;
   const cudaError_t error = cudaLaunchKernelEx(&config, kernel, static_cast<Parameters>(arguments)...);
 #endif
   owner.launched(static_cast<int>(error));
@@ -85,6 +95,16 @@ void launch(Owner& owner, const LaunchShape& shape, void (*kernel)(Parameters...
 template <class... Parameters>
 cudaError_t allow_shared(void (*kernel)(Parameters...), int64_t bytes) {
   return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes));
+}
+
+// Lets a kernel be launched in clusters of 9 to 16 blocks; once, at bind time.
+template <class... Parameters>
+cudaError_t allow_large_clusters([[maybe_unused]] void (*kernel)(Parameters...)) {
+#ifdef WEIR_CUDA_EMULATED
+  return cudaSuccess;
+#else
+  return cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
+#endif
 }
 
 // --- 16-bit numbers -------------------------------------------------------------------------------------------------

@@ -156,6 +156,61 @@ WEIR_PTX void mbarrier_wait(uint64_t* barrier, int parity) {
   while (!mbarrier_try_wait(barrier, parity)) {}
 }
 
+// --- clusters -------------------------------------------------------------------------------------------------------
+// Cluster addresses are 32 bits and lead to the shared memory of any block of the cluster. A block ends only after all
+// others have stopped using its memory.
+
+WEIR_PTX uint32_t cluster_rank() {
+  uint32_t rank;
+  asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+  return rank;
+}
+// A barrier of all threads of the cluster, which orders what they have written to shared memory.
+WEIR_PTX void cluster_arrive() { asm volatile("barrier.cluster.arrive.release;" ::: "memory"); }
+WEIR_PTX void cluster_wait() { asm volatile("barrier.cluster.wait.acquire;" ::: "memory"); }
+WEIR_PTX void cluster_sync() {
+  cluster_arrive();
+  cluster_wait();
+}
+// Where a shared address of this block lies in the block with this rank.
+WEIR_PTX uint32_t shared_of_rank(uint32_t address, uint32_t rank) {
+  uint32_t there;
+  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(address), "r"(rank));
+  return there;
+}
+WEIR_PTX float4 cluster_load16(uint32_t from) {
+  float4 v;
+  asm volatile("ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [%4];"
+               : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
+               : "r"(from)
+               : "memory");
+  return v;
+}
+WEIR_PTX void cluster_store16(uint32_t to, float4 v) {
+  asm volatile("st.shared::cluster.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(to), "f"(v.x), "f"(v.y), "f"(v.z), "f"(v.w)
+               : "memory");
+}
+// The same; the mbarrier of the block that `to` is in hears of the 16 bytes, when they can be read.
+WEIR_PTX void cluster_store16_async(uint32_t to, float4 v, uint32_t barrier) {
+  asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1, %2, %3, %4}, [%5];" ::"r"(to),
+               "f"(v.x), "f"(v.y), "f"(v.z), "f"(v.w), "r"(barrier)
+               : "memory");
+}
+WEIR_PTX void mbarrier_arrive_cluster(uint32_t barrier) {
+  asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" ::"r"(barrier) : "memory");
+}
+// For a barrier of this block where blocks of the cluster arrive: what they wrote before can be read after it.
+WEIR_PTX void mbarrier_wait_cluster(uint64_t* barrier, int parity) {
+  uint32_t passed = 0;
+  while (passed == 0) {
+    asm volatile(
+        "{ .reg .pred p; mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
+        : "=r"(passed)
+        : "r"(shared_address(barrier)), "r"(parity)
+        : "memory");
+  }
+}
+
 // --- asynchronous copies --------------------------------------------------------------------------------------------
 
 // 16 bytes from global to shared memory; zeros instead when not live.
@@ -194,6 +249,15 @@ WEIR_PTX void tensor_load(void* to_shared, const TensorMap* map, int column, int
       "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], [%4];" ::
           "r"(shared_address(to_shared)),
       "l"(map), "r"(column), "r"(row), "r"(shared_address(barrier))
+      : "memory");
+}
+// The same to the same place in each block of the cluster whose rank is a bit of `ranks`, whose barriers hear of it.
+WEIR_PTX void tensor_load_multicast(void* to_shared, const TensorMap* map, int column, int row, uint64_t* barrier,
+                                    uint32_t ranks) {
+  asm volatile(
+      "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1, "
+      "{%2, %3}], [%4], %5;" ::"r"(shared_address(to_shared)),
+      "l"(map), "r"(column), "r"(row), "r"(shared_address(barrier)), "h"(static_cast<uint16_t>(ranks))
       : "memory");
 }
 WEIR_PTX void bulk_store(void* to, const void* from_shared, int bytes) {

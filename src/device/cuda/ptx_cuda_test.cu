@@ -262,6 +262,83 @@ TEST_F(Ptx, BulkCopiesThroughARing) {
   }
 }
 
+// Each block of a cluster gives every block a part of its numbers in three ways, and reads one back.
+__global__ void cluster_kernel(float4* y, const __grid_constant__ TensorMap map) {
+  struct Shared {
+    uint16_t box[8 * 64];
+    float4 stored[4], sent[4], own;
+    uint64_t sent_full, box_full, arrived;
+  };
+  WEIR_DYNAMIC_SHARED(Shared, shared);
+  const uint32_t rank = ptx::cluster_rank();
+  const int thread = static_cast<int>(threadIdx.x);
+  const auto in = [&](const void* p, int of) {
+    return ptx::shared_of_rank(ptx::shared_address(p), static_cast<uint32_t>(of));
+  };
+  if (thread == 0) {
+    ptx::mbarrier_init(&shared->sent_full, 1);
+    ptx::mbarrier_init(&shared->box_full, 1);
+    ptx::mbarrier_init(&shared->arrived, 4);
+    ptx::mbarrier_fence_init();
+    ptx::mbarrier_arrive_expect(&shared->sent_full, 4 * 16);
+    ptx::mbarrier_arrive_expect(&shared->box_full, 8 * 128);
+  }
+  ptx::cluster_sync();
+  const float value = 100.f * static_cast<float>(blockIdx.x);
+  if (thread < 4) {
+    const float4 mine = {value + static_cast<float>(thread), value, 2, 3};
+    ptx::cluster_store16(in(&shared->stored[rank], thread), mine);
+    ptx::cluster_store16_async(in(&shared->sent[rank], thread), mine, in(&shared->sent_full, thread));
+    ptx::mbarrier_arrive_cluster(in(&shared->arrived, thread));
+  }
+  if (thread == 32) {
+    shared->own = {value, 0, 0, 1};
+    if (rank == 1) ptx::tensor_load_multicast(shared->box, &map, 0, 0, &shared->box_full, 0b1011);
+  }
+  ptx::cluster_arrive();
+  ptx::mbarrier_wait(&shared->sent_full, 0);
+  ptx::mbarrier_wait_cluster(&shared->arrived, 0);
+  if (thread < 4) {
+    y[blockIdx.x * 16 + thread] = shared->stored[thread];
+    y[blockIdx.x * 16 + 4 + thread] = shared->sent[thread];
+  }
+  ptx::cluster_wait();
+  if (thread < 4) y[blockIdx.x * 16 + 8 + thread] = ptx::cluster_load16(in(&shared->own, thread));
+  if (rank != 2) {
+    ptx::mbarrier_wait(&shared->box_full, 0);
+    if (thread < 4) {
+      const uint32_t at = ptx::swizzle128(static_cast<uint32_t>(thread * 128 + 16 * thread)) / 2;
+      y[blockIdx.x * 16 + 12 + thread] = make_float4(static_cast<float>(shared->box[at]), 0, 0, 0);
+    }
+  }
+  ptx::cluster_sync();
+}
+
+TEST_F(Ptx, BlocksOfAClusterReachEachOther) {
+  std::vector<uint16_t> elements(8 * 64);
+  for (size_t i = 0; i < elements.size(); ++i) elements[i] = static_cast<uint16_t>(i);
+  const DeviceArray<uint16_t> matrix(elements);
+  TensorMap map;
+  ASSERT_EQ(map_tensor(map, {matrix.device(), 8, 64, 64}, 8), 0);
+  DeviceArray<float4> out(8 * 16);
+  launch(owner, {.grid = 8, .block = 64, .shared_bytes = 2048, .cluster = 4}, cluster_kernel, out.device(), map);
+  const std::vector<float4> y = out.host();
+  for (int block = 0; block < 8; ++block) {
+    const int rank = block % 4, first = block - rank;
+    for (int i = 0; i < 4; ++i) {
+      const auto at = static_cast<size_t>(block * 16 + i);
+      const float there = 100.f * static_cast<float>(first + i);
+      EXPECT_EQ(y[at].x, there + static_cast<float>(rank)) << block << " " << i;
+      EXPECT_EQ(y[at + 4].x, there + static_cast<float>(rank)) << block << " " << i;
+      EXPECT_EQ(y[at + 4].y, there) << block << " " << i;
+      EXPECT_EQ(y[at + 8].x, there) << block << " " << i;
+      if (rank != 2) {
+        EXPECT_EQ(y[at + 12].x, static_cast<float>(72 * i)) << block << " " << i;
+      }
+    }
+  }
+}
+
 // Copies of single threads counted on an mbarrier.
 __global__ void counted_copies_kernel(uint32_t* y, const uint32_t* x) {
   __shared__ __align__(16) uint32_t tile[256];

@@ -36,9 +36,8 @@ void barrier_complete_bytes(uint64_t* barrier, size_t bytes) {
 }
 
 bool barrier_passed(uint64_t* barrier, int parity) {
-  Block& block = *current_block;
   std::vector<Copy> copies;
-  copies.swap(block.bulk_loads);
+  copies.swap(current_block->cluster->bulk_loads);
   for (const Copy& copy : copies) copy.run();
   return (bits(barrier).phase ? 1 : 0) != parity;
 }

@@ -1,6 +1,7 @@
 #include "device/cuda/emulated/block.h"
 
 #include <cstring>
+#include <memory>
 
 #include "device/cuda/emulated/barrier.h"
 #include "device/cuda/emulated/fiber.h"
@@ -15,18 +16,18 @@ namespace {
 constexpr int64_t kIdleYieldsPerThread = 20000;
 
 void push_ready(Thread* thread) {
-  Block& block = *current_block;
+  Cluster& cluster = *current_block->cluster;
   thread->next = nullptr;
   thread->waits_for = nullptr;
-  (block.last_ready ? block.last_ready->next : block.first_ready) = thread;
-  block.last_ready = thread;
+  (cluster.last_ready ? cluster.last_ready->next : cluster.first_ready) = thread;
+  cluster.last_ready = thread;
 }
 
 Thread* pop_ready() {
-  Block& block = *current_block;
-  Thread* thread = block.first_ready;
-  if (thread) block.first_ready = thread->next;
-  if (!block.first_ready) block.last_ready = nullptr;
+  Cluster& cluster = *current_block->cluster;
+  Thread* thread = cluster.first_ready;
+  if (thread) cluster.first_ready = thread->next;
+  if (!cluster.first_ready) cluster.last_ready = nullptr;
   return thread;
 }
 
@@ -36,7 +37,8 @@ void suspend() {
   Thread* next = pop_ready();
   if (next == self) return;
   current = next;
-  weir_switch_fiber(&self->stack_pointer, next ? next->stack_pointer : current_block->scheduler);
+  if (next) current_block = next->block;
+  weir_switch_fiber(&self->stack_pointer, next ? next->stack_pointer : current_block->cluster->scheduler);
 }
 
 void wait_as(const char* what) {
@@ -99,11 +101,22 @@ Barrier& arrive(int index, int threads, int argument) {
   return barrier;
 }
 
+void pass_cluster_if_complete(Cluster& cluster) {
+  if (cluster.arrived < cluster.live) return;
+  cluster.arrived = 0;
+  ++cluster.phases_passed;
+  progress();
+}
+
 // A thread that has ended counts as arrived everywhere.
 void leave() {
   Thread& self = *current;
   Block& block = *current_block;
+  Cluster& cluster = *block.cluster;
   --block.live;
+  --cluster.live;
+  if (self.cluster_phases > cluster.phases_passed) --cluster.arrived;
+  if (cluster.arrived > 0) pass_cluster_if_complete(cluster);
   self.warp->live &= ~(1u << self.lane);
   progress();
   Warp& warp = *self.warp;
@@ -118,18 +131,26 @@ void leave() {
 }
 
 void thread_entry() {
-  (*current_block->body)();
+  (*current_block->cluster->body)();
   current->copies.wait_all();
   current->bulk_stores.wait_all();
   leave();
   suspend();
 }
 
-std::string describe_deadlock(const Block& block) {
-  for (const Thread& thread : block.threads) {
-    if (!thread.waits_for) continue;
-    return "deadlock: " + std::to_string(block.live) + " threads wait, among them (" + std::to_string(thread.index.x) +
-           ", " + std::to_string(thread.index.y) + ", " + std::to_string(thread.index.z) + ") for " + thread.waits_for;
+std::string in_block(const Block& block) {
+  return " in block (" + std::to_string(block.index.x) + ", " + std::to_string(block.index.y) + ", " +
+         std::to_string(block.index.z) + ")";
+}
+
+std::string describe_deadlock(const Cluster& cluster) {
+  for (const Block& block : cluster.blocks) {
+    for (const Thread& thread : block.threads) {
+      if (!thread.waits_for) continue;
+      return "deadlock: " + std::to_string(cluster.live) + " threads wait, among them (" +
+             std::to_string(thread.index.x) + ", " + std::to_string(thread.index.y) + ", " +
+             std::to_string(thread.index.z) + ") for " + thread.waits_for + in_block(block);
+    }
   }
   return "deadlock";
 }
@@ -139,30 +160,37 @@ void prepare(Block& block, bool descending) {
   block.threads.resize(static_cast<size_t>(count));
   block.warps.assign(static_cast<size_t>((count + kWarpLanes - 1) / kWarpLanes), {});
   for (Barrier& barrier : block.barriers) barrier = {};
-  block.bulk_loads.clear();
-  block.first_ready = block.last_ready = nullptr;
   block.live = count;
-  block.idle_yields = 0;
+  block.cluster->live += count;
+  const int first_stack = static_cast<int>(block.rank) * count;
   for (int i = 0; i < count; ++i) {
     Thread& thread = block.threads[static_cast<size_t>(i)];
     thread = {};
     const unsigned id = static_cast<unsigned>(i);
     thread.index = {id % block.block.x, id / block.block.x % block.block.y, id / (block.block.x * block.block.y)};
     thread.lane = i % kWarpLanes;
+    thread.block = &block;
     thread.warp = &block.warps[static_cast<size_t>(i / kWarpLanes)];
     thread.warp->lanes[thread.lane] = &thread;
     thread.warp->live |= 1u << thread.lane;
-    thread.stack_pointer = start_state(fiber_stack(i), thread_entry);
+    thread.stack_pointer = start_state(fiber_stack(first_stack + i), thread_entry);
   }
   for (int i = 0; i < count; ++i) push_ready(&block.threads[static_cast<size_t>(descending ? count - 1 - i : i)]);
 }
 
-void run_block(Block& block, bool descending) {
-  prepare(block, descending);
+void run_cluster(Cluster& cluster, bool descending) {
+  cluster.bulk_loads.clear();
+  cluster.first_ready = cluster.last_ready = nullptr;
+  cluster.live = cluster.arrived = cluster.phases_passed = 0;
+  cluster.idle_yields = 0;
+  current_block = cluster.blocks.data();
+  const size_t count = cluster.blocks.size();
+  for (size_t b = 0; b < count; ++b) prepare(cluster.blocks[descending ? count - 1 - b : b], descending);
   current = pop_ready();
-  weir_switch_fiber(&block.scheduler, current->stack_pointer);
+  current_block = current->block;
+  weir_switch_fiber(&cluster.scheduler, current->stack_pointer);
   current = nullptr;
-  if (block.failure.empty() && block.live > 0) block.failure = describe_deadlock(block);
+  if (cluster.failure.empty() && cluster.live > 0) cluster.failure = describe_deadlock(cluster);
 }
 
 }  // namespace
@@ -194,18 +222,21 @@ void CopyGroups::wait_all() {
 }
 
 void fail_kernel(const std::string& message) {
-  Block& block = *current_block;
-  block.failure = message + " (thread " + std::to_string(current->index.x) + ", " + std::to_string(current->index.y) +
-                  ", " + std::to_string(current->index.z) + ")";
+  const Block& block = *current_block;
+  Cluster& cluster = *block.cluster;
+  cluster.failure = message + " (thread " + std::to_string(current->index.x) + ", " + std::to_string(current->index.y) +
+                    ", " + std::to_string(current->index.z) + ")" + in_block(block);
   void* abandoned = nullptr;
-  weir_switch_fiber(&abandoned, block.scheduler);
+  weir_switch_fiber(&abandoned, cluster.scheduler);
   __builtin_unreachable();
 }
 
-void progress() { current_block->idle_yields = 0; }
+void progress() { current_block->cluster->idle_yields = 0; }
 
 void yield() {
-  if (++current_block->idle_yields > kIdleYieldsPerThread * static_cast<int64_t>(current_block->threads.size())) {
+  Cluster& cluster = *current_block->cluster;
+  const auto threads = static_cast<int64_t>(current_block->threads.size() * cluster.blocks.size());
+  if (++cluster.idle_yields > kIdleYieldsPerThread * threads) {
     fail_kernel(
         "deadlock: a thread polls for what no other thread of its block will do (blocks run one after the other)");
   }
@@ -246,33 +277,61 @@ void arrive_block(int index, int threads) {
   if (complete(barrier)) release(barrier);
 }
 
-std::byte* dynamic_shared() {
-  alignas(1024) static thread_local std::byte memory[kSharedBytes];
-  return memory;
+void arrive_cluster() {
+  Cluster& cluster = *current_block->cluster;
+  if (current->cluster_phases++ > cluster.phases_passed) {
+    fail_kernel("a thread arrives at the cluster's barrier twice without waiting");
+  }
+  ++cluster.arrived;
+  pass_cluster_if_complete(cluster);
 }
 
-std::string run_grid(dim3 grid, dim3 block_shape, size_t shared_bytes, const std::function<void()>& body) {
+void wait_cluster() {
+  while (current_block->cluster->phases_passed < current->cluster_phases) yield();
+}
+
+std::byte* shared_of_rank(unsigned rank) {
+  struct alignas(1024) Memory {
+    std::byte bytes[kSharedBytes];
+  };
+  static thread_local std::unique_ptr<Memory> memories[kMaxCluster];
+  const Cluster& cluster = *current_block->cluster;
+  if (rank >= cluster.blocks.size()) fail_kernel("a rank is not of the cluster");
+  if (current != nullptr && cluster.blocks[rank].live == 0) {
+    fail_kernel("shared memory is used of a block of the cluster that has ended");
+  }
+  if (memories[rank] == nullptr) memories[rank] = std::make_unique<Memory>();
+  return memories[rank]->bytes;
+}
+
+std::byte* dynamic_shared() { return shared_of_rank(current_block->rank); }
+
+std::string run_grid(dim3 grid, dim3 block_shape, unsigned cluster_blocks, size_t shared_bytes,
+                     const std::function<void()>& body) {
   static thread_local unsigned launches = 0;
-  Block block;
-  block.grid = grid;
-  block.block = block_shape;
-  block.body = &body;
-  current_block = &block;
+  Cluster cluster;
+  cluster.blocks.resize(cluster_blocks);
+  cluster.body = &body;
   unsigned parity = launches++;
   for (unsigned z = 0; z < grid.z; ++z) {
     for (unsigned y = 0; y < grid.y; ++y) {
-      for (unsigned x = 0; x < grid.x; ++x) {
-        block.index = {x, y, z};
-        std::memset(dynamic_shared(), 0xff, shared_bytes);
-        run_block(block, parity++ % 2 == 1);
-        if (block.failure.empty()) continue;
+      for (unsigned x = 0; x < grid.x; x += cluster_blocks) {
+        for (unsigned rank = 0; rank < cluster_blocks; ++rank) {
+          Block& block = cluster.blocks[rank];
+          block.grid = grid;
+          block.block = block_shape;
+          block.index = {x + rank, y, z};
+          block.cluster = &cluster;
+          block.rank = rank;
+          current_block = &block;
+          std::memset(dynamic_shared(), 0xff, shared_bytes);
+        }
+        run_cluster(cluster, parity++ % 2 == 1);
         current_block = nullptr;
-        return block.failure + " in block (" + std::to_string(x) + ", " + std::to_string(y) + ", " + std::to_string(z) +
-               ")";
+        if (!cluster.failure.empty()) return cluster.failure;
       }
     }
   }
-  current_block = nullptr;
   return {};
 }
 

@@ -2,7 +2,8 @@
 //
 // A warp instruction (meet) runs once, for all lanes, when its last lane arrives. Copies that are asynchronous on a GPU
 // are done as late as the program allows, so that a missing wait reads poison. Threads run in ascending order in one
-// block and in descending order in the next, so that a missing barrier shows.
+// block and in descending order in the next, so that a missing barrier shows. The blocks of a cluster run together;
+// such kernels have no static shared memory here, only dynamic.
 #pragma once
 
 #include <cstddef>
@@ -18,6 +19,7 @@ namespace weir::emulated {
 inline constexpr int kWarpLanes = 32;
 inline constexpr int kMaxThreads = 1024;
 inline constexpr int kNamedBarriers = 16;
+inline constexpr unsigned kMaxCluster = 16;  // blocks
 inline constexpr size_t kSharedBytes = size_t{227} << 10;
 
 // One asynchronous copy; source null fills with zeros.
@@ -39,11 +41,13 @@ struct CopyGroups {
   void wait_all();
 };
 
+struct Block;
 struct Warp;
 struct Thread {
   void* stack_pointer = nullptr;
   Thread* next = nullptr;  // in the queue it stands in
   Warp* warp = nullptr;
+  Block* block = nullptr;
   uint3 index{};
   int lane = 0;
   const char* waits_for = nullptr;
@@ -51,6 +55,7 @@ struct Thread {
   void* operands = nullptr;
   void (*instruction)(void* const* lanes, uint32_t mask) = nullptr;
   CopyGroups copies, bulk_stores;
+  int cluster_phases = 0;  // of the cluster's barrier, that it has arrived for
 };
 
 struct Warp {
@@ -67,18 +72,28 @@ struct Barrier {
   int result_arrived = 0;
 };
 
+struct Cluster;
 struct Block {
   dim3 grid, block;
   uint3 index{};
+  Cluster* cluster = nullptr;
+  unsigned rank = 0;
   std::vector<Thread> threads;
   std::vector<Warp> warps;
   Barrier barriers[kNamedBarriers];
+  int live = 0;
+};
+
+// Blocks that run together, one where a launch names no clusters.
+struct Cluster {
+  std::vector<Block> blocks;
   std::vector<Copy> bulk_loads;
   Thread* first_ready = nullptr;
   Thread* last_ready = nullptr;
   void* scheduler = nullptr;  // its saved state
   const std::function<void()>* body = nullptr;
-  int live = 0;
+  int live = 0;                        // threads
+  int arrived = 0, phases_passed = 0;  // at its barrier
   int64_t idle_yields = 0;
   std::string failure;
 };
@@ -96,6 +111,9 @@ struct BarrierResult {
 };
 BarrierResult meet_block(int barrier, int threads, int argument);  // threads 0: all that live
 void arrive_block(int barrier, int threads);
+void arrive_cluster();
+void wait_cluster();                       // for the phase that this thread has arrived for last
+std::byte* shared_of_rank(unsigned rank);  // dynamic shared memory of a block of the cluster
 
 // Op has `static void run(Op* const* lanes, uint32_t mask)`: operands and results of the lanes in mask.
 template <class Op>
@@ -112,7 +130,8 @@ void meet(uint32_t mask, Op& op) {
 std::byte* dynamic_shared();
 
 // Runs all blocks; the message of what went wrong, or an empty string.
-std::string run_grid(dim3 grid, dim3 block, size_t shared_bytes, const std::function<void()>& body);
+// cluster: of so many consecutive blocks, a divisor of grid.x.
+std::string run_grid(dim3 grid, dim3 block, unsigned cluster, size_t shared_bytes, const std::function<void()>& body);
 
 }  // namespace weir::emulated
 

@@ -45,6 +45,34 @@ TEST(Emulator, DeadlocksAreNamed) {
   EXPECT_NE(poll.find("deadlock: a thread polls"), std::string::npos) << poll;
 }
 
+__global__ void leaves_early_kernel() {
+  WEIR_DYNAMIC_SHARED(float4, shared);
+  ptx::cluster_sync();
+  if (ptx::cluster_rank() == 1) return;
+  for (int i = 0; i < 100; ++i) emulated::yield();
+  ptx::cluster_store16(ptx::shared_of_rank(ptx::shared_address(shared), 1), {});
+}
+__global__ void one_block_waits_kernel() {
+  if (ptx::cluster_rank() == 1) {
+    WEIR_DYNAMIC_SHARED(uint64_t, shared);
+    ptx::mbarrier_init(shared, 1);
+    ptx::mbarrier_wait(shared, 0);
+  }
+  ptx::cluster_sync();
+}
+
+TEST(Emulator, MistakesOfClustersAreNamed) {
+  const LaunchShape shape{.grid = 2, .block = 32, .shared_bytes = 64, .cluster = 2};
+  const std::string early = failure(shape, leaves_early_kernel);
+  EXPECT_NE(early.find("shared memory is used of a block of the cluster that has ended"), std::string::npos) << early;
+  const std::string poll = failure(shape, one_block_waits_kernel);
+  EXPECT_NE(poll.find("deadlock: a thread polls"), std::string::npos) << poll;
+  StreamOwner owner;
+  launch(owner, {.grid = 3, .block = 32, .cluster = 2}, leaves_early_kernel);
+  EXPECT_EQ(owner.first_error, cudaErrorInvalidConfiguration);
+  cudaGetLastError();
+}
+
 __global__ void diverged_kernel(int* y) {
   if (threadIdx.x % 2 == 0) {
     *y = __shfl_xor_sync(kAllLanes, 1, 1);

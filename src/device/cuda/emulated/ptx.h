@@ -98,6 +98,41 @@ inline void mbarrier_wait(uint64_t* barrier, int parity) {
   while (!mbarrier_try_wait(barrier, parity)) {}
 }
 
+// --- clusters: an address and the block's rank, above the bits of an address
+// --------------------------------------------
+namespace detail {
+inline constexpr uint32_t kRankShift = 20;
+inline uint32_t own_rank() { return emulated::current_block->rank; }
+inline std::byte* at_cluster(uint32_t address, unsigned alignment) {
+  const uint32_t offset = address % (1u << kRankShift);
+  if (offset % alignment != 0) {
+    emulated::fail_kernel("a cluster address is not a multiple of " + std::to_string(alignment));
+  }
+  return emulated::shared_of_rank(address >> kRankShift) + offset;
+}
+inline uint64_t* barrier_at_cluster(uint32_t address) { return reinterpret_cast<uint64_t*>(at_cluster(address, 8)); }
+}  // namespace detail
+inline uint32_t cluster_rank() { return detail::own_rank(); }
+inline void cluster_arrive() { emulated::arrive_cluster(); }
+inline void cluster_wait() { emulated::wait_cluster(); }
+inline void cluster_sync() {
+  cluster_arrive();
+  cluster_wait();
+}
+inline uint32_t shared_of_rank(uint32_t address, uint32_t rank) { return rank << detail::kRankShift | address; }
+inline float4 cluster_load16(uint32_t from) {
+  float4 value;
+  std::memcpy(&value, detail::at_cluster(from, 16), 16);
+  return value;
+}
+inline void cluster_store16(uint32_t to, float4 value) { std::memcpy(detail::at_cluster(to, 16), &value, 16); }
+inline void cluster_store16_async(uint32_t to, float4 value, uint32_t barrier) {
+  cluster_store16(to, value);
+  emulated::barrier_complete_bytes(detail::barrier_at_cluster(barrier), 16);
+}
+inline void mbarrier_arrive_cluster(uint32_t barrier) { emulated::barrier_arrive(detail::barrier_at_cluster(barrier)); }
+inline void mbarrier_wait_cluster(uint64_t* barrier, int parity) { mbarrier_wait(barrier, parity); }
+
 // --- asynchronous copies: done when waited for
 // ------------------------------------------------------------------------
 inline void copy_async16(uint32_t to, const void* from, bool live = true) {
@@ -126,7 +161,7 @@ inline void require_bulk(const void* shared, const void* global, int bytes) {
 }  // namespace detail
 inline void bulk_load(void* to_shared, const void* from, int bytes, uint64_t* barrier) {
   detail::require_bulk(to_shared, from, bytes);
-  emulated::current_block->bulk_loads.push_back({to_shared, from, static_cast<size_t>(bytes), barrier});
+  emulated::current_block->cluster->bulk_loads.push_back({to_shared, from, static_cast<size_t>(bytes), barrier});
 }
 inline void bulk_prefetch(const void* from, int bytes) { detail::require_bulk(nullptr, from, bytes); }
 inline void tensor_load(void* to_shared, const TensorMap* map, int column, int row, uint64_t* barrier) {
@@ -138,10 +173,19 @@ inline void tensor_load(void* to_shared, const TensorMap* map, int column, int r
       const int64_t left = at_row < matrix.rows ? std::clamp<int64_t>(matrix.columns - at_column, 0, 8) : 0;
       auto* to = static_cast<std::byte*>(to_shared) + swizzle128(static_cast<uint32_t>(r * 128 + c * 2));
       const size_t bytes = static_cast<size_t>(left) * 2;
-      auto& loads = emulated::current_block->bulk_loads;
+      auto& loads = emulated::current_block->cluster->bulk_loads;
       if (left > 0) loads.push_back({to, matrix.elements + at_row * matrix.stride + at_column, bytes, barrier});
       if (left < 8) loads.push_back({to + bytes, nullptr, 16 - bytes, barrier});
     }
+  }
+}
+inline void tensor_load_multicast(void* to_shared, const TensorMap* map, int column, int row, uint64_t* barrier,
+                                  uint32_t ranks) {
+  for (uint32_t rank = 0; ranks >> rank != 0; ++rank) {
+    if (!(ranks >> rank & 1)) continue;
+    std::byte* const memory = emulated::shared_of_rank(rank);
+    const auto there = [&](void* p) { return memory + (static_cast<std::byte*>(p) - emulated::dynamic_shared()); };
+    tensor_load(there(to_shared), map, column, row, reinterpret_cast<uint64_t*>(there(barrier)));
   }
 }
 inline void bulk_store(void* to, const void* from_shared, int bytes) {

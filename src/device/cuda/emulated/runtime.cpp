@@ -95,18 +95,18 @@ size_t shared_limit(const void* kernel) {
   return found == runtime().shared_limits.end() ? kDefaultSharedBytes : std::max(found->second, kDefaultSharedBytes);
 }
 
-cudaError_t launch_kernel(cudaStream_t stream, dim3 grid, dim3 block, size_t shared_bytes, const void* kernel,
-                          std::function<void()> body, const char* file, unsigned line) {
+cudaError_t launch_kernel(cudaStream_t stream, dim3 grid, dim3 block, unsigned cluster, size_t shared_bytes,
+                          const void* kernel, std::function<void()> body, const char* file, unsigned line) {
   const uint64_t threads = uint64_t{block.x} * block.y * block.z;
   const uint64_t blocks = uint64_t{grid.x} * grid.y * grid.z;
   if (threads == 0 || threads > kMaxThreads || blocks == 0 || grid.x > 0x7fffffffu || grid.y > 65535 ||
-      grid.z > 65535) {
+      grid.z > 65535 || cluster == 0 || cluster > kMaxCluster || grid.x % cluster != 0) {
     return result(cudaErrorInvalidConfiguration);
   }
   if (shared_bytes > shared_limit(kernel)) return result(cudaErrorInvalidValue);
   if (count_down(runtime().launches_to_failure)) return result(cudaErrorLaunchFailure);
   return enqueue(stream, [=, body = std::move(body)] {
-    const std::string failure = run_grid(grid, block, shared_bytes, body);
+    const std::string failure = run_grid(grid, block, cluster, shared_bytes, body);
     if (failure.empty()) return cudaSuccess;
     std::fprintf(stderr, "CUDA emulator: kernel launched at %s:%u: %s\n", file, line, failure.c_str());
     return cudaErrorLaunchFailure;

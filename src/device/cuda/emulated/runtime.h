@@ -148,8 +148,8 @@ cudaError_t set_shared_limit(const void* kernel, size_t bytes);
 size_t shared_limit(const void* kernel);  // of dynamic shared memory
 
 // One launch on a stream: now, or on each launch of the graph that is being captured. `where` names it in messages.
-cudaError_t launch_kernel(cudaStream_t stream, dim3 grid, dim3 block, size_t shared_bytes, const void* kernel,
-                          std::function<void()> body, const char* file, unsigned line);
+cudaError_t launch_kernel(cudaStream_t stream, dim3 grid, dim3 block, unsigned cluster, size_t shared_bytes,
+                          const void* kernel, std::function<void()> body, const char* file, unsigned line);
 
 }  // namespace weir::emulated
 
