@@ -191,7 +191,7 @@ class Adder {
         if (n >= unit.count) continue;
         float* const merged = slot + n * kValueDim;
         if (!unit.in_first_piece(tile)) merge(h, merged, keep[h], add[h]);
-        write(h, out ? mma::out_of(a_, unit, n) : merged, out ? out_scale[h] : 1.f, !out || a_.out_pairs);
+        write(h, out ? mma::ResultRow(a_, unit, n) : mma::ResultRow(merged), out ? out_scale[h] : 1.f);
       }
     }
   }
@@ -243,10 +243,10 @@ class Adder {
     }
   }
 
-  __device__ void write(int h, float* to, float scale, bool pairs) const {
+  __device__ void write(int h, const mma::ResultRow& to, float scale) const {
 #pragma unroll
     for (int j = 0; j < kHalf / 8; ++j) {
-      mma::store_pair(to + column(j), acc_[4 * j + 2 * h] * scale, acc_[4 * j + 2 * h + 1] * scale, pairs);
+      to.store(column(j), acc_[4 * j + 2 * h] * scale, acc_[4 * j + 2 * h + 1] * scale);
     }
   }
 
