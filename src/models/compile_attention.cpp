@@ -93,8 +93,9 @@ void Compiler::mix(const std::string& layer, const AttentionMixer& m, Buffer x, 
                          .sinks = m.sinks.empty() ? nullptr : m.sinks.data(),
                          .activations = c_.options().activations}),
          o);
-  if (m.q_gate) elementwise(name + "gate.apply", ElementwiseKind::kGate, o, gate, o);
-  linear(name + "o", m.o, o, out);
+  const Buffer gated = m.q_gate ? product_buffer("attention.gated", o) : o;
+  if (m.q_gate) elementwise(name + "gate.apply", ElementwiseKind::kGate, o, gate, gated);
+  linear(name + "o", m.o, gated, out);
 }
 
 }  // namespace weir

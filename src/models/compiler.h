@@ -30,6 +30,14 @@ class Compiler {
   void stack();
 
  private:
+  // --- buffers (compiler.cpp) ---
+  // For rows that only products read, in place of `exact`: one of BF16 where products would round them to it.
+  Buffer product_buffer(std::string_view key, Buffer exact);
+  Buffer product_logit_buffer(std::string_view key, Buffer exact);
+  Buffer normed_buffer();  // what mixers and feed-forward parts begin with, by the same rule
+  bool products_round(int64_t cols) const;
+  bool experts_round(const MoeFfn& moe) const;
+
   // --- residual schemes (compile.cpp) ---
   Buffer plain_stack(Buffer stream);
   Buffer residual_stack(Buffer stream);
@@ -101,6 +109,7 @@ class Compiler {
   // --- feed-forward (compile_ffn.cpp) ---
   void feed(const std::string& name, const DenseFfn& f, Buffer x, Buffer out);
   void feed(const std::string& name, const MoeFfn& f, Buffer x, Buffer out) { moe(name, f, x, x, out); }
+  Buffer latent_buffer(const MoeFfn& f);  // what the experts of a latent mixture read
   void moe(const std::string& name, const MoeFfn& f, Buffer router_input, Buffer x, Buffer out);
   // A dense part in two halves: the products of x, and what follows from their buffers.
   std::vector<Product> wide_products(const DenseFfn& f, const std::string& prefix = "");
