@@ -14,10 +14,9 @@ __global__ void __launch_bounds__(kThreads, 1)
   if (threadIdx.x == 0) {
     for (int s = 0; s < kStages; ++s) {
       ptx::mbarrier_init(&exchange.full[s], kGroup);
-      ptx::mbarrier_init(&exchange.empty[s], 8);  // warps
+      ptx::mbarrier_init(&exchange.weights_full[s], 4);  // warps
+      for (uint64_t& empty : exchange.empty[s]) ptx::mbarrier_init(&empty, 8);
     }
-    ptx::mbarrier_init(&exchange.weights_full, 4);
-    ptx::mbarrier_init(&exchange.weights_empty, 8);
     exchange.ring.init(12);
     ptx::mbarrier_fence_init();
   }
