@@ -25,6 +25,7 @@ class KdaLayer final : public CudaOp {
     chunks_ = static_cast<int>(std::max<int64_t>(1, args.workspace_bytes / chunk_bytes));
     carry_offset_ = chunks_ * chunk_bytes;
     device.reserve_workspace(carry_offset_ + 2 * args.heads * kStateBytes);
+    flags_ = device.allocate_array<uint32_t>(int64_t{chunks_} * args.heads);
     device.launched(allow_shared(&kda::decode<kBounded>, sizeof(kda::DecodeShared<kBounded>)));
     device.launched(allow_shared(&kda::prep<kBounded>, device.shared_limit()));
     device.launched(allow_shared(&kda::span, device.shared_limit()));
@@ -83,29 +84,39 @@ class KdaLayer final : public CudaOp {
             .out_stride = args.out_stride};
   }
 
-  // The chunks of spans of two rows and more: at most as many as rows, and two beyond each span's sixteenths.
+  // The chunks of spans of two rows and more: at most as many as rows, and two beyond each span's sixteenths. The
+  // second launch overlaps the first: few heads leave multiprocessors idle, which the first can have to itself.
   void enqueue_long(const StepBounds& bounds) {
     const int chunks =
         static_cast<int>(std::min<int64_t>(bounds.rows, bounds.rows / kPagePositions + 2 * int64_t{bounds.spans}));
     const int64_t table = kda::LongSpans::shared_bytes(bounds.spans);
-    std::byte* const blocks = device().workspace();
-    float4* const carry = reinterpret_cast<float4*>(blocks + carry_offset_);
+    const int serial = static_cast<int>(
+        std::min<int64_t>(bounds.rows / 2 * int64_t{layer_.heads},
+                          std::min<int64_t>(bounds.spans * int64_t{layer_.heads}, device().sm_count())));
+    const int free = device().sm_count() - serial;
+    const bool beside = free >= serial;
+    const int warps = beside ? kda::kPrepWarps<kBounded> : kda::kSpreadWarps;
+    const int at_once = beside ? free : device().sm_count() * (kda::kPrepWarps<kBounded> / kda::kSpreadWarps);
+    const int heads_blocks = std::max(1, at_once / layer_.heads);  // of a head
+    std::byte* const workspace = device().workspace();
+    float4* const carry = reinterpret_cast<float4*>(workspace + carry_offset_);
     const int64_t carry_size = layer_.heads * kStateBytes / static_cast<int64_t>(sizeof(float4));
+    const kda::Blocks blocks{workspace, flags_, layer_.heads, chunks_};
     for (int first = 0, turn = 0; first < chunks; first += chunks_, turn ^= 1) {
       const kda::ChunkRange range{first, std::min(first + chunks_, chunks)};
-      // As many units as run at once; bounds.rows has fewer chunks than it bounds.
-      const int at_once = device().sm_count() * (kBounded ? 3 : 2);
-      const int runs = std::max(1, at_once / layer_.heads) * kda::kPrepWarps;
-      const int run = std::max(1, (std::min(range.end - range.first, bounds.rows / kda::kChunk) + runs - 1) / runs);
-      const int most = ((range.end - range.first + run - 1) / run + kda::kPrepWarps - 1) / kda::kPrepWarps;
+      // bounds.rows has fewer chunks than it bounds.
+      const int count = std::min(range.end - range.first, std::max(1, bounds.rows / kda::kChunk));
+      const int run = beside ? 1 : std::max(1, (count + heads_blocks * warps - 1) / (heads_blocks * warps));
+      const int most = (range.end - range.first + run * warps - 1) / (run * warps);
+      const int grid = beside && at_once > layer_.heads ? heads_blocks * layer_.heads : at_once;
       launch(device(),
-             {.grid = std::min<int64_t>(int64_t{most} * layer_.heads, at_once),
-              .block = kda::kPrepWarps * 32,
-              .shared_bytes = static_cast<int64_t>(sizeof(kda::PrepShared<kBounded>)) + table,
+             {.grid = std::min<int64_t>(int64_t{most} * layer_.heads, grid),
+              .block = warps * 32,
+              .shared_bytes = kda::prep_shared_bytes<kBounded>(warps) + table,
               .overlap = true},
              &kda::prep<kBounded>, device().step(), layer_, range, run, blocks);
       launch(device(),
-             {.grid = std::min<int64_t>(int64_t{bounds.spans} * layer_.heads, device().sm_count()),
+             {.grid = serial,
               .block = kda::kAllThreads,
               .shared_bytes = static_cast<int64_t>(sizeof(kda::SpanShared)) + table,
               .overlap = true},
@@ -117,6 +128,7 @@ class KdaLayer final : public CudaOp {
   kda::Layer layer_;
   int chunks_ = 0;
   int64_t carry_offset_ = 0;
+  uint32_t* flags_ = nullptr;
 };
 
 }  // namespace

@@ -10,7 +10,10 @@
 
 namespace weir::kda {
 
-constexpr int kPrepWarps = 4;
+// Warps that a multiprocessor holds: in one block when others are to stay free, else in blocks of kSpreadWarps.
+template <bool kBounded>
+constexpr int kPrepWarps = kBounded ? 12 : 8;
+constexpr int kSpreadWarps = 4;
 constexpr int kOperandTile = 4096, kKeyTile = 2048;  // of [kt; qt], of kn
 
 // Where a row's channels of this lane are in operand tiles that begin kTile bytes apart: two words.
@@ -261,59 +264,87 @@ struct PrepWarpBounded {
   std::byte block[kBlockBytes];
   Pairs pairs;
 };
-struct PrepWarp : PrepWarpBounded {
+struct PrepWarpUnbounded : PrepWarpBounded {
   float4 decays[kChunk][32];
 };
 template <bool kBounded>
-struct PrepShared {
-  std::conditional_t<kBounded, PrepWarpBounded, PrepWarp> warps[kPrepWarps];
-  HeadWeights weights;
+using PrepWarp = std::conditional_t<kBounded, PrepWarpBounded, PrepWarpUnbounded>;
+// A block's: what all warps share, then each warp's.
+template <bool kBounded>
+constexpr int64_t prep_shared_bytes(int warps) {
+  return static_cast<int64_t>(sizeof(HeadWeights)) + warps * static_cast<int64_t>(sizeof(PrepWarp<kBounded>));
+}
+
+// Sends a chunk's block off, and says so when it has arrived.
+class BlockSender {
+ public:
+  // By all lanes: the block before has left, and may be overwritten.
+  __device__ void finish(int lane) {
+    if (lane == 0 && flag_ != nullptr) {
+      ptx::wait_bulk_stores<0>();
+      ptx::fence_async_global();
+      ptx::store_release(flag_, 1);
+    }
+    flag_ = nullptr;
+    __syncwarp();
+  }
+  __device__ void send(const std::byte* block, std::byte* to, uint32_t* flag, int lane) {
+    ptx::fence_async_shared();
+    __syncwarp();
+    if (lane == 0) {
+      ptx::bulk_store(to, block, kBlockBytes);
+      ptx::commit_bulk_stores();
+    }
+    flag_ = flag;
+  }
+
+ private:
+  uint32_t* flag_ = nullptr;
 };
 
-template <bool kBounded, bool kPlain, class Own>
-__device__ __forceinline__ void prep_chunk(const PrepChunk& chunk, PrepStreams& streams, Own& own, std::byte* to,
-                                           int lane) {
+template <bool kBounded, bool kPlain>
+__device__ __forceinline__ void prep_chunk(const PrepChunk& chunk, PrepStreams& streams, PrepWarp<kBounded>& own,
+                                           BlockSender& sender, int lane) {
   std::byte* const block = own.block;
   float beta_logit = 0.f;  // of row `lane`, for the end
   if (lane < kChunk && chunk.live(lane)) {
     beta_logit = chunk.head.layer.beta_logit(chunk.batch_row(lane), chunk.head.head);
   }
-  ptx::wait_bulk_stores_read<0>();  // of the chunk before
-  __syncwarp();
+  sender.finish(lane);
   if constexpr (kBounded) {
     prep_bounded<kPlain>(chunk, streams, block, own.pairs, beta_logit, lane);
   } else {
     prep_unbounded<kPlain>(chunk, streams, block, own.pairs, &own.decays[0][lane], beta_logit, lane);
   }
-  ptx::fence_async_shared();
-  __syncwarp();
-  if (lane == 0) {
-    ptx::bulk_store(to, block, kBlockBytes);
-    ptx::commit_bulk_stores();
-  }
 }
 
-// A unit: a run of chunks of a head for each warp. Blocks that are neighbours have heads that are, and the same rows.
-// Chunks' blocks lie in the order [chunk - range.first][head].
+// A turn of a block: for each of its warps a run of chunks of a head. Blocks that are neighbours have heads that are,
+// and the same rows.
 template <bool kBounded>
-__global__ void __launch_bounds__(kPrepWarps * 32, kBounded ? 3 : 2)
-    prep(const StepView* step, Layer layer, ChunkRange range, int run, std::byte* blocks) {
-  WEIR_DYNAMIC_SHARED(PrepShared<kBounded>, memory);
-  PrepShared<kBounded>& shared = *memory;
-  const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
-  const LongSpans spans(*step, reinterpret_cast<std::byte*>(memory + 1));
-  ptx::let_next_start();
+__global__ void __launch_bounds__(kPrepWarps<kBounded> * 32, 1)
+    prep(const StepView* step, Layer layer, ChunkRange range, int run, Blocks blocks) {
+  WEIR_DYNAMIC_SHARED(HeadWeights, weights);
+  PrepWarp<kBounded>* const memory = reinterpret_cast<PrepWarp<kBounded>*>(weights + 1);
+  const int warps = static_cast<int>(blockDim.x) / 32, warp = static_cast<int>(threadIdx.x) / 32,
+            lane = static_cast<int>(threadIdx.x) % 32;
+  const LongSpans spans(*step, reinterpret_cast<std::byte*>(memory + warps));
   ptx::wait_for_previous();
-  auto& own = shared.warps[warp];
+  ptx::let_next_start();  // not before: the serial kernel waits for blocks alone
+  PrepWarp<kBounded>& own = memory[warp];
+  BlockSender sender;
   const int end = min(range.end, spans.chunks()), runs = (end - range.first + run - 1) / run;
-  const int units = (runs + kPrepWarps - 1) / kPrepWarps * layer.heads;
-  for (int unit = static_cast<int>(blockIdx.x); unit < units; unit += static_cast<int>(gridDim.x)) {
-    const int head = unit % layer.heads;
-    __syncthreads();
-    shared.weights.load(layer, head);
-    __syncthreads();
-    const int first = range.first + (unit / layer.heads * kPrepWarps + warp) * run, last = min(first + run, end);
-    PrepStreams streams(layer, shared.weights, head);
+  const int turns = (runs + warps - 1) / warps * layer.heads;
+  int loaded = -1;  // the head whose weights are
+  for (int turn = static_cast<int>(blockIdx.x); turn < turns; turn += static_cast<int>(gridDim.x)) {
+    const int head = turn % layer.heads;
+    if (head != loaded) {
+      __syncthreads();
+      weights->load(layer, head);
+      __syncthreads();
+      loaded = head;
+    }
+    const int first = range.first + (turn / layer.heads * warps + warp) * run, last = min(first + run, end);
+    PrepStreams streams(layer, *weights, head);
     bool goes_on = false;
     int64_t wanted = 0;  // where the next anchor is written
     for (int number = first; number < last; ++number) {
@@ -326,12 +357,12 @@ __global__ void __launch_bounds__(kPrepWarps * 32, kBounded ? 3 : 2)
         wanted = chunk.head.next_write(chunk.start + kChunk);
       }
       goes_on = chunk.beyond > kChunk;
-      std::byte* const to = blocks + (int64_t{number - range.first} * layer.heads + head) * kBlockBytes;
       if (chunk.is_plain()) {
-        prep_chunk<kBounded, true>(chunk, streams, own, to, lane);
+        prep_chunk<kBounded, true>(chunk, streams, own, sender, lane);
       } else {
-        prep_chunk<kBounded, false>(chunk, streams, own, to, lane);
+        prep_chunk<kBounded, false>(chunk, streams, own, sender, lane);
       }
+      sender.send(own.block, blocks.at(number - range.first, head), blocks.flag(number - range.first, head), lane);
       if (wanted != chunk.start + kChunk) continue;
       if (const Anchor next = chunk.head.written(wanted)) {
         streams.earlier[kQ].store(next, kQ, lane);
@@ -340,7 +371,7 @@ __global__ void __launch_bounds__(kPrepWarps * 32, kBounded ? 3 : 2)
       wanted = chunk.head.next_write(wanted + 1);
     }
   }
-  ptx::wait_bulk_stores<0>();
+  sender.finish(lane);
 }
 
 }  // namespace weir::kda

@@ -24,32 +24,65 @@ struct SpanShared {
   uint64_t full[kStages], empty[kStages];
 };
 
-// Block and values of chunk i, when its stage is free, by the fourth warpgroup.
-__device__ __forceinline__ void prepare_stage(SpanShared& shared, const SpanPart& part, const std::byte* blocks,
-                                              ValueRows& values, int i) {
-  const int use = part.use(i), number = use % kStages, thread = static_cast<int>(threadIdx.x) % kValueThreads;
-  SpanStage& stage = shared.stages[number];
-  // racecheck stages: what is written to a stage follows all reads of the chunk that had it, by `empty`; `full` hands
-  // it over.
-  ptx::mbarrier_wait(&shared.empty[number], (use / kStages + 1) % 2);
-  if (thread == 0) {
-    const int64_t block = int64_t{part.block0 + i} * part.head.layer.heads + part.head.head;
-    ptx::mbarrier_arrive_expect(&shared.full[number], kBlockBytes);
-    ptx::bulk_load(stage.block, blocks + block * kBlockBytes, kBlockBytes, &shared.full[number]);
+// How many flags from `flags` on are up, at least one of `most`; by a warp, which asks for 32 at once and puts back
+// those that it counts.
+__device__ inline int take_flags(uint32_t* flags, int most, int lane) {
+  for (;;) {
+    const bool up = lane < most && ptx::load_acquire(flags + lane) != 0;
+    const unsigned down = ~__ballot_sync(kAllLanes, up);
+    const int count = down == 0 ? 32 : __ffs(static_cast<int>(down)) - 1;
+    if (lane < count) flags[lane] = 0;
+    if (count > 0) return count;
   }
-  __syncwarp();
-  values.store(stage.values, i);
-  __syncwarp();
-  if (thread % 32 == 0) ptx::mbarrier_arrive(&shared.full[number]);
-  if (i + 1 < part.end) values.load(i + 1);
 }
 
-__device__ __forceinline__ void prepare_stages(SpanShared& shared, const SpanPart& part, const std::byte* blocks) {
-  const int thread = static_cast<int>(threadIdx.x) % kValueThreads;
-  ValueRows values(part, thread / 32, thread % 32);
-  values.load(part.first);
-  for (int i = part.first; i < part.end; ++i) prepare_stage(shared, part, blocks, values, i);
-}
+// Blocks and values of a part's chunks, by the fourth warpgroup.
+class StageFiller {
+ public:
+  __device__ StageFiller(SpanShared& shared, const SpanPart& part, const Blocks& blocks)
+      : shared_(shared),
+        part_(part),
+        blocks_(blocks),
+        thread_(static_cast<int>(threadIdx.x) % kValueThreads),
+        ready_(part.first),
+        values_(part, thread_ / 32, thread_ % 32) {}
+
+  __device__ void run() {
+    values_.load(part_.first);
+    for (int i = part_.first; i < part_.end; ++i) fill(i);
+  }
+
+ private:
+  __device__ void fill(int i) {
+    const int use = part_.use(i), number = use % kStages, head = part_.head.head, lane = thread_ % 32;
+    SpanStage& stage = shared_.stages[number];
+    // racecheck stages: what is written to a stage follows all reads of the chunk that had it, by `empty`; `full` hands
+    // it over.
+    ptx::mbarrier_wait(&shared_.empty[number], (use / kStages + 1) % 2);
+    if (thread_ < 32) {
+      if (i == ready_) {
+        ready_ += take_flags(blocks_.flag(part_.block0 + i, head), part_.end - i, lane);
+        __syncwarp();
+        ptx::fence_async_global();
+      }
+      if (lane == 0) {
+        ptx::mbarrier_arrive_expect(&shared_.full[number], kBlockBytes);
+        ptx::bulk_load(stage.block, blocks_.at(part_.block0 + i, head), kBlockBytes, &shared_.full[number]);
+      }
+    }
+    __syncwarp();
+    values_.store(stage.values, i);
+    __syncwarp();
+    if (lane == 0) ptx::mbarrier_arrive(&shared_.full[number]);
+    if (i + 1 < part_.end) values_.load(i + 1);
+  }
+
+  SpanShared& shared_;
+  const SpanPart& part_;
+  const Blocks& blocks_;
+  int thread_, ready_;  // chunks before `ready_` have their blocks
+  ValueRows values_;
+};
 
 // By the third warpgroup.
 __device__ __forceinline__ void run_outputs(SpanShared& shared, const SpanPart& part) {
@@ -198,9 +231,8 @@ __device__ __forceinline__ void for_parts(const StepView* step, const Layer& lay
 }
 
 // carry: S of a span that the launch before or after works on too, [head][64 KB].
-__global__ void __launch_bounds__(kAllThreads, 1)
-    span(const StepView* step, Layer layer, ChunkRange range, const std::byte* blocks, const float4* carry_in,
-         float4* carry_out) {
+__global__ void __launch_bounds__(kAllThreads, 1) span(const StepView* step, Layer layer, ChunkRange range,
+                                                       Blocks blocks, const float4* carry_in, float4* carry_out) {
   WEIR_DYNAMIC_SHARED(SpanShared, memory);
   SpanShared& shared = *memory;
   const int thread = static_cast<int>(threadIdx.x), warp = thread / 32, lane = thread % 32;
@@ -215,28 +247,28 @@ __global__ void __launch_bounds__(kAllThreads, 1)
   }
   if (thread < kDim) shared.outputs.norm_weight[thread] = layer.norm_weight[thread];
   __syncthreads();
-  ptx::wait_for_previous();
   if (thread >= kSpanThreads) {
     ptx::lower_registers<kOtherRegisters>();
     if (thread < kSpanThreads + kOutputThreads) {
       for_parts(step, layer, range, spans, [&](const SpanPart& part) { run_outputs(shared, part); });
     } else {
-      for_parts(step, layer, range, spans, [&](const SpanPart& part) { prepare_stages(shared, part, blocks); });
+      for_parts(step, layer, range, spans, [&](const SpanPart& part) { StageFiller(shared, part, blocks).run(); });
     }
-    return;
+  } else {
+    ptx::raise_registers<kSpanRegisters>();
+    for_parts(step, layer, range, spans, [&](const SpanPart& part) {
+      constexpr int kCarry = kDim * kDim / 4;
+      float s[64];
+      if (part.first == 0) {
+        load_anchor(s, part.head.anchor(part.head.span.anchor), warp, lane);
+      } else {
+        load_carry(s, carry_in + part.head.head * kCarry);
+      }
+      run_part(shared, part, s);
+      if (part.end < part.chunks) store_carry(s, carry_out + part.head.head * kCarry);
+    });
   }
-  ptx::raise_registers<kSpanRegisters>();
-  for_parts(step, layer, range, spans, [&](const SpanPart& part) {
-    constexpr int kCarry = kDim * kDim / 4;
-    float s[64];
-    if (part.first == 0) {
-      load_anchor(s, part.head.anchor(part.head.span.anchor), warp, lane);
-    } else {
-      load_carry(s, carry_in + part.head.head * kCarry);
-    }
-    run_part(shared, part, s);
-    if (part.end < part.chunks) store_carry(s, carry_out + part.head.head * kCarry);
-  });
+  ptx::wait_for_previous();  // whoever comes next waits for this kernel alone
 }
 
 }  // namespace weir::kda
