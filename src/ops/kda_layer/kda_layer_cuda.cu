@@ -95,8 +95,8 @@ class KdaLayer final : public CudaOp {
                           std::min<int64_t>(bounds.spans * int64_t{layer_.heads}, device().sm_count())));
     const int free = device().sm_count() - serial;
     const bool beside = free >= serial;
-    const int warps = beside ? kda::kPrepWarps<kBounded> : kda::kSpreadWarps;
-    const int at_once = beside ? free : device().sm_count() * (kda::kPrepWarps<kBounded> / kda::kSpreadWarps);
+    const int warps = beside ? kda::kPrepWarps : kda::kSpreadWarps;
+    const int at_once = beside ? free : device().sm_count() * (kda::kPrepWarps / kda::kSpreadWarps);
     const int heads_blocks = std::max(1, at_once / layer_.heads);  // of a head
     std::byte* const workspace = device().workspace();
     float4* const carry = reinterpret_cast<float4*>(workspace + carry_offset_);
@@ -112,7 +112,7 @@ class KdaLayer final : public CudaOp {
       launch(device(),
              {.grid = std::min<int64_t>(int64_t{most} * layer_.heads, grid),
               .block = warps * 32,
-              .shared_bytes = kda::prep_shared_bytes<kBounded>(warps) + table,
+              .shared_bytes = kda::prep_shared_bytes(warps) + table,
               .overlap = true},
              &kda::prep<kBounded>, device().step(), layer_, range, run, blocks);
       launch(device(),
