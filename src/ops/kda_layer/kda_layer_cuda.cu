@@ -21,11 +21,9 @@ class KdaLayer final : public CudaOp {
  public:
   KdaLayer(CudaDevice& device, std::string name, const KdaLayerArgs& args)
       : CudaOp(device, std::move(name)), layer_(layer(device, args)) {
-    const int64_t chunk_bytes = args.heads * kda::kBlockBytes;
-    chunks_ = static_cast<int>(std::max<int64_t>(1, args.workspace_bytes / chunk_bytes));
-    carry_offset_ = chunks_ * chunk_bytes;
-    device.reserve_workspace(carry_offset_ + 2 * args.heads * kStateBytes);
-    flags_ = device.allocate_array<uint32_t>(int64_t{chunks_} * args.heads);
+    capacity_ = std::max<int64_t>(args.heads, args.workspace_bytes / kda::kBlockBytes);
+    device.reserve_workspace(capacity_ * kda::kBlockBytes + 2 * args.heads * kStateBytes);
+    flags_ = device.allocate_array<uint32_t>(capacity_);
     device.launched(allow_shared(&kda::decode<kBounded>, sizeof(kda::DecodeShared<kBounded>)));
     device.launched(allow_shared(&kda::prep<kBounded>, device.shared_limit()));
     device.launched(allow_shared(&kda::span, device.shared_limit()));
@@ -84,50 +82,60 @@ class KdaLayer final : public CudaOp {
             .out_stride = args.out_stride};
   }
 
-  // The chunks of spans of two rows and more: at most as many as rows, and two beyond each span's sixteenths. The
-  // second launch overlaps the first: few heads leave multiprocessors idle, which the first can have to itself.
+  // The chunks of spans of two rows and more: at most as many as rows, and two beyond each span's sixteenths. Blocks of
+  // many spans that the workspace has no room for are made for some heads after the other, so that all multiprocessors
+  // have whole spans to work on; those of few spans for some chunks after the other.
   void enqueue_long(const StepBounds& bounds) {
     const int chunks =
         static_cast<int>(std::min<int64_t>(bounds.rows, bounds.rows / kPagePositions + 2 * int64_t{bounds.spans}));
-    const int64_t table = kda::LongSpans::shared_bytes(bounds.spans);
-    const int serial = static_cast<int>(
-        std::min<int64_t>(bounds.rows / 2 * int64_t{layer_.heads},
-                          std::min<int64_t>(bounds.spans * int64_t{layer_.heads}, device().sm_count())));
-    const int free = device().sm_count() - serial;
-    const bool beside = free >= serial;
-    const int warps = beside ? kda::kPrepWarps : kda::kSpreadWarps;
-    const int at_once = beside ? free : device().sm_count() * (kda::kPrepWarps / kda::kSpreadWarps);
-    const int heads_blocks = std::max(1, at_once / layer_.heads);  // of a head
-    std::byte* const workspace = device().workspace();
-    float4* const carry = reinterpret_cast<float4*>(workspace + carry_offset_);
-    const int64_t carry_size = layer_.heads * kStateBytes / static_cast<int64_t>(sizeof(float4));
-    const kda::Blocks blocks{workspace, flags_, layer_.heads, chunks_};
-    for (int first = 0, turn = 0; first < chunks; first += chunks_, turn ^= 1) {
-      const kda::ChunkRange range{first, std::min(first + chunks_, chunks)};
-      // bounds.rows has fewer chunks than it bounds.
-      const int count = std::min(range.end - range.first, std::max(1, bounds.rows / kda::kChunk));
-      const int run = beside ? 1 : std::max(1, (count + heads_blocks * warps - 1) / (heads_blocks * warps));
-      const int most = (range.end - range.first + run * warps - 1) / (run * warps);
-      const int grid = beside && at_once > layer_.heads ? heads_blocks * layer_.heads : at_once;
-      launch(device(),
-             {.grid = std::min<int64_t>(int64_t{most} * layer_.heads, grid),
-              .block = warps * 32,
-              .shared_bytes = kda::prep_shared_bytes(warps) + table,
-              .overlap = true},
-             &kda::prep<kBounded>, device().step(), layer_, range, run, blocks);
-      launch(device(),
-             {.grid = serial,
-              .block = kda::kAllThreads,
-              .shared_bytes = static_cast<int64_t>(sizeof(kda::SpanShared)) + table,
-              .overlap = true},
-             &kda::span, device().step(), layer_, range, blocks, carry + turn * carry_size,
-             carry + (turn ^ 1) * carry_size);
+    const int fit = static_cast<int>(std::min<int64_t>(layer_.heads, capacity_ / chunks));
+    if (fit >= 1 && int64_t{bounds.spans} * layer_.heads >= 2 * device().sm_count()) {
+      const int groups = (layer_.heads + fit - 1) / fit, heads = (layer_.heads + groups - 1) / groups;
+      for (int first = 0; first < layer_.heads; first += heads) {
+        enqueue_range(bounds, {0, chunks}, first, std::min(heads, layer_.heads - first), 0);
+      }
+    } else {
+      const int at_once = static_cast<int>(capacity_ / layer_.heads);
+      for (int first = 0, turn = 0; first < chunks; first += at_once, turn ^= 1) {
+        enqueue_range(bounds, {first, std::min(first + at_once, chunks)}, 0, layer_.heads, turn);
+      }
     }
   }
 
+  // The second launch overlaps the first: few heads leave multiprocessors idle, which the first can have to itself.
+  void enqueue_range(const StepBounds& bounds, const kda::ChunkRange& range, int first_head, int heads, int turn) {
+    const int64_t table = kda::LongSpans::shared_bytes(bounds.spans);
+    const int multiprocessors = device().sm_count(), chunks = range.end - range.first;
+    const int serial = static_cast<int>(std::min<int64_t>(int64_t{bounds.spans} * heads, multiprocessors));
+    const bool beside = multiprocessors - serial >= serial;
+    const int warps = beside ? kda::kPrepWarps : kda::kSpreadWarps;
+    const int at_once = beside ? multiprocessors - serial : multiprocessors * (kda::kPrepWarps / kda::kSpreadWarps);
+    const int of_head = std::max(1, at_once / heads);  // blocks
+    // bounds.rows has fewer chunks than it bounds.
+    const int count = std::min(chunks, std::max(1, bounds.rows / kda::kChunk));
+    const int run = beside ? 1 : (count + of_head * warps - 1) / (of_head * warps);
+    const int64_t turns = int64_t{(chunks + run * warps - 1) / (run * warps)} * heads;
+    std::byte* const workspace = device().workspace();
+    float4* const carry = reinterpret_cast<float4*>(workspace + capacity_ * kda::kBlockBytes);
+    const int64_t carry_size = layer_.heads * kStateBytes / static_cast<int64_t>(sizeof(float4));
+    const kda::Blocks blocks{workspace, flags_, first_head, heads, chunks};
+    launch(device(),
+           {.grid = std::min<int64_t>(turns, beside && at_once > heads ? of_head * heads : at_once),
+            .block = warps * 32,
+            .shared_bytes = kda::prep_shared_bytes(warps) + table,
+            .overlap = true},
+           &kda::prep<kBounded>, device().step(), layer_, range, run, blocks);
+    launch(device(),
+           {.grid = serial,
+            .block = kda::kAllThreads,
+            .shared_bytes = static_cast<int64_t>(sizeof(kda::SpanShared)) + table,
+            .overlap = true},
+           &kda::span, device().step(), layer_, range, blocks, carry + turn * carry_size,
+           carry + (turn ^ 1) * carry_size);
+  }
+
   kda::Layer layer_;
-  int chunks_ = 0;
-  int64_t carry_offset_ = 0;
+  int64_t capacity_ = 0;  // blocks of chunks' heads that the workspace holds
   uint32_t* flags_ = nullptr;
 };
 

@@ -76,17 +76,17 @@ __global__ void __launch_bounds__(kPrepWarps * 32, 1)
   PrepWarp& own = memory[warp];
   BlockSender sender;
   const int end = min(range.end, spans.chunks()), runs = (end - range.first + run - 1) / run;
-  const int turns = (runs + warps - 1) / warps * layer.heads;
+  const int turns = (runs + warps - 1) / warps * blocks.heads;
   int loaded = -1;  // the head whose weights are
   for (int turn = static_cast<int>(blockIdx.x); turn < turns; turn += static_cast<int>(gridDim.x)) {
-    const int head = turn % layer.heads;
+    const int head = blocks.first_head + turn % blocks.heads;
     if (head != loaded) {
       __syncthreads();
       weights->load(layer, head);
       __syncthreads();
       loaded = head;
     }
-    const int first = range.first + (turn / layer.heads * warps + warp) * run, last = min(first + run, end);
+    const int first = range.first + (turn / blocks.heads * warps + warp) * run, last = min(first + run, end);
     PrepStreams streams(layer, *weights, head);
     bool goes_on = false;
     int64_t wanted = 0;  // where the next anchor is written

@@ -216,13 +216,13 @@ __device__ __forceinline__ void run_part(SpanShared& shared, const SpanPart& par
 // The block's share of the launch: work(part) for each part.
 template <class Work>
 __device__ __forceinline__ void for_parts(const StepView* step, const Layer& layer, const ChunkRange& range,
-                                          const LongSpans& spans, const Work& work) {
+                                          const LongSpans& spans, const Blocks& blocks, const Work& work) {
   int used = 0;
-  for (int item = static_cast<int>(blockIdx.x); item < spans.count() * layer.heads;
+  for (int item = static_cast<int>(blockIdx.x); item < spans.count() * blocks.heads;
        item += static_cast<int>(gridDim.x)) {
-    const LongSpan entry = spans[item / layer.heads];
+    const LongSpan entry = spans[item / blocks.heads];
     const SpanView& view = step->spans[static_cast<size_t>(entry.span)];
-    const SpanPart part({*step, view, layer, item % layer.heads}, entry.first_chunk - range.first,
+    const SpanPart part({*step, view, layer, blocks.first_head + item % blocks.heads}, entry.first_chunk - range.first,
                         range.end - range.first, used);
     if (part.first >= part.end) continue;
     work(part);
@@ -250,13 +250,14 @@ __global__ void __launch_bounds__(kAllThreads, 1) span(const StepView* step, Lay
   if (thread >= kSpanThreads) {
     ptx::lower_registers<kOtherRegisters>();
     if (thread < kSpanThreads + kOutputThreads) {
-      for_parts(step, layer, range, spans, [&](const SpanPart& part) { run_outputs(shared, part); });
+      for_parts(step, layer, range, spans, blocks, [&](const SpanPart& part) { run_outputs(shared, part); });
     } else {
-      for_parts(step, layer, range, spans, [&](const SpanPart& part) { StageFiller(shared, part, blocks).run(); });
+      for_parts(step, layer, range, spans, blocks,
+                [&](const SpanPart& part) { StageFiller(shared, part, blocks).run(); });
     }
   } else {
     ptx::raise_registers<kSpanRegisters>();
-    for_parts(step, layer, range, spans, [&](const SpanPart& part) {
+    for_parts(step, layer, range, spans, blocks, [&](const SpanPart& part) {
       constexpr int kCarry = kDim * kDim / 4;
       float s[64];
       if (part.first == 0) {
