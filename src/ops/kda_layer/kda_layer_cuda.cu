@@ -102,29 +102,44 @@ class KdaLayer final : public CudaOp {
     }
   }
 
+  // Runs of prep's warps and turns of its blocks for so many chunks of some heads.
+  struct PrepShape {
+    int warps, run;
+    int64_t turns;
+  };
+  // Short runs load more, long ones leave multiprocessors without work at the end.
+  PrepShape prep_shape(int chunks, int heads, int blocks, int longest, int64_t table) const {
+    const int64_t room = device().shared_limit() - static_cast<int64_t>(sizeof(kda::PrepShared)) - table;
+    PrepShape best{static_cast<int>(
+        std::min<int64_t>(kda::kPrepWarps<kBounded>, room / static_cast<int64_t>(sizeof(kda::PrepBlock))))};
+    double least = 0;
+    for (int run = 1; run <= longest; ++run) {
+      const int64_t turns = int64_t{(chunks + run * best.warps - 1) / (run * best.warps)} * heads;
+      const double time = static_cast<double>((turns + blocks - 1) / blocks) * (run + 0.1);
+      if (run == 1 || time < least) best.run = run, best.turns = turns, least = time;
+    }
+    return best;
+  }
+
   // The second launch overlaps the first: few heads leave multiprocessors idle, which the first can have to itself.
   void enqueue_range(const StepBounds& bounds, const kda::ChunkRange& range, int first_head, int heads, int turn) {
     const int64_t table = kda::LongSpans::shared_bytes(bounds.spans);
     const int multiprocessors = device().sm_count(), chunks = range.end - range.first;
     const int serial = static_cast<int>(std::min<int64_t>(int64_t{bounds.spans} * heads, multiprocessors));
     const bool beside = multiprocessors - serial >= serial;
-    const int warps = beside ? kda::kPrepWarps : kda::kSpreadWarps;
-    const int at_once = beside ? multiprocessors - serial : multiprocessors * (kda::kPrepWarps / kda::kSpreadWarps);
-    const int of_head = std::max(1, at_once / heads);  // blocks
-    // bounds.rows has fewer chunks than it bounds.
-    const int count = std::min(chunks, std::max(1, bounds.rows / kda::kChunk));
-    const int run = beside ? 1 : (count + of_head * warps - 1) / (of_head * warps);
-    const int64_t turns = int64_t{(chunks + run * warps - 1) / (run * warps)} * heads;
+    int blocks_at_once = beside ? multiprocessors - serial : multiprocessors;
+    if (beside && blocks_at_once > heads) blocks_at_once -= blocks_at_once % heads;  // a block stays with a head
+    const PrepShape prep = prep_shape(chunks, heads, blocks_at_once, beside ? 1 : 8, table);
     std::byte* const workspace = device().workspace();
     float4* const carry = reinterpret_cast<float4*>(workspace + capacity_ * kda::kBlockBytes);
     const int64_t carry_size = layer_.heads * kStateBytes / static_cast<int64_t>(sizeof(float4));
     const kda::Blocks blocks{workspace, flags_, first_head, heads, chunks};
     launch(device(),
-           {.grid = std::min<int64_t>(turns, beside && at_once > heads ? of_head * heads : at_once),
-            .block = warps * 32,
-            .shared_bytes = kda::prep_shared_bytes(warps) + table,
+           {.grid = std::min<int64_t>(blocks_at_once, prep.turns),
+            .block = prep.warps * 32,
+            .shared_bytes = static_cast<int64_t>(sizeof(kda::PrepShared) + prep.warps * sizeof(kda::PrepBlock)) + table,
             .overlap = true},
-           &kda::prep<kBounded>, device().step(), layer_, range, run, blocks);
+           &kda::prep<kBounded>, device().step(), layer_, range, prep.run, blocks);
     launch(device(),
            {.grid = serial,
             .block = kda::kAllThreads,

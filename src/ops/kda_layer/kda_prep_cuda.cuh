@@ -6,11 +6,15 @@
 
 namespace weir::kda {
 
-// Warps that a multiprocessor holds: in one block when others are to stay free, else in blocks of kSpreadWarps.
-constexpr int kPrepWarps = 12, kSpreadWarps = 4;
-constexpr int64_t prep_shared_bytes(int warps) {
-  return static_cast<int64_t>(sizeof(HeadWeights)) + warps * static_cast<int64_t>(sizeof(PrepWarp));
-}
+// A block fills a multiprocessor, so that others stay free for the serial kernel.
+template <bool kBounded>
+constexpr int kPrepWarps = kBounded ? 16 : 12;
+// What a block's warps share, and behind it each one's block.
+struct PrepShared {
+  HeadWeights weights;
+
+  __device__ PrepBlock* blocks() { return reinterpret_cast<PrepBlock*>(this + 1); }
+};
 
 // Sends a chunk's block off, and says so when it has arrived.
 class BlockSender {
@@ -40,40 +44,41 @@ class BlockSender {
 };
 
 template <bool kBounded, bool kPlain>
-__device__ __forceinline__ void prep_chunk(const PrepChunk& chunk, PrepStreams& streams, PrepWarp& own,
+__device__ __forceinline__ void prep_chunk(const PrepChunk& chunk, PrepStreams& streams, PrepBlock& block,
                                            BlockSender& sender, int lane) {
   float beta_logit = 0.f;  // of row `lane`, for the end
   if (lane < kChunk && chunk.live(lane)) {
     beta_logit = chunk.head.layer.beta_logit(chunk.batch_row(lane), chunk.head.head);
   }
   sender.finish(lane);
-  OperandRows<kBounded, kPlain> operands{chunk, own, lane};
+  OperandRows<kBounded, kPlain> operands{chunk, block, lane};
   const float4 total = prep_rows<kBounded, kPlain>(chunk, streams, lane, operands);
-  reinterpret_cast<float4*>(own.block + kBlockDecay)[lane] = exp2_4(total);
+  reinterpret_cast<float4*>(block.data + kBlockDecay)[lane] = exp2_4(total);
   __syncwarp();
   if (!kBounded && !is_moderate(total)) {
-    prep_steep(chunk, streams.weights, own, beta_logit, lane);
+    prep_steep(chunk, streams.weights, block, beta_logit, lane);
     return;
   }
   PairSums sums;
-  pair_chain<kKeyTile>(sums, own.block, own.block + kBlockCommit, lane);
-  prep_pairs<kBounded, kPlain>(chunk, own.block, own.pairs, sums, beta_logit, lane);
-  store_commit(own.block, lane);
+  pair_chain<kKeyTile>(sums, block.data, block.keys(), lane);
+  const CommitKeys keys(block, lane);
+  prep_pairs<kBounded, kPlain>(chunk, block, sums, beta_logit, lane);
+  keys.store();
 }
 
 // A turn of a block: for each of its warps a run of chunks of a head. Blocks that are neighbours have heads that are,
 // and the same rows.
 template <bool kBounded>
-__global__ void __launch_bounds__(kPrepWarps * 32, 1)
+__global__ void __launch_bounds__(kPrepWarps<kBounded> * 32, 1)
     prep(const StepView* step, Layer layer, ChunkRange range, int run, Blocks blocks) {
-  WEIR_DYNAMIC_SHARED(HeadWeights, weights);
-  PrepWarp* const memory = reinterpret_cast<PrepWarp*>(weights + 1);
+  WEIR_DYNAMIC_SHARED(PrepShared, memory);
+  PrepShared& shared = *memory;
   const int warps = static_cast<int>(blockDim.x) / 32, warp = static_cast<int>(threadIdx.x) / 32,
             lane = static_cast<int>(threadIdx.x) % 32;
-  const LongSpans spans(*step, reinterpret_cast<std::byte*>(memory + warps));
+  const LongSpans spans(*step, shared.blocks()[warps].data);
   ptx::wait_for_previous();
   ptx::let_next_start();  // not before: the serial kernel waits for blocks alone
-  PrepWarp& own = memory[warp];
+  PrepBlock& block = shared.blocks()[warp];
   BlockSender sender;
   const int end = min(range.end, spans.chunks()), runs = (end - range.first + run - 1) / run;
   const int turns = (runs + warps - 1) / warps * blocks.heads;
@@ -82,12 +87,12 @@ __global__ void __launch_bounds__(kPrepWarps * 32, 1)
     const int head = blocks.first_head + turn % blocks.heads;
     if (head != loaded) {
       __syncthreads();
-      weights->load(layer, head);
+      shared.weights.load(layer, head);
       __syncthreads();
       loaded = head;
     }
     const int first = range.first + (turn / blocks.heads * warps + warp) * run, last = min(first + run, end);
-    PrepStreams streams(layer, *weights, head);
+    PrepStreams streams(layer, shared.weights, head);
     bool goes_on = false;
     int64_t wanted = 0;  // where the next anchor is written
     for (int number = first; number < last; ++number) {
@@ -101,11 +106,11 @@ __global__ void __launch_bounds__(kPrepWarps * 32, 1)
       }
       goes_on = chunk.beyond > kChunk;
       if (chunk.is_plain()) {
-        prep_chunk<kBounded, true>(chunk, streams, own, sender, lane);
+        prep_chunk<kBounded, true>(chunk, streams, block, sender, lane);
       } else {
-        prep_chunk<kBounded, false>(chunk, streams, own, sender, lane);
+        prep_chunk<kBounded, false>(chunk, streams, block, sender, lane);
       }
-      sender.send(own.block, blocks.at(number - range.first, head), blocks.flag(number - range.first, head), lane);
+      sender.send(block.data, blocks.at(number - range.first, head), blocks.flag(number - range.first, head), lane);
       if (wanted != chunk.start + kChunk) continue;
       if (const Anchor next = chunk.head.written(wanted)) {
         streams.earlier[kQ].store(next, kQ, lane);

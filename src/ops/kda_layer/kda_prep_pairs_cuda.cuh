@@ -67,9 +67,9 @@ __device__ __forceinline__ void select_pairs(PairSums& sums, const PairSums& oth
 struct Pairs {
   float updates[kChunk][kChunk], outputs[kChunk][kChunk];
 };
-// beta is of row `lane`. kOwn: A's diagonal is already there.
-template <bool kOwn = false>
-__device__ __forceinline__ void store_pairs(Pairs& pairs, const PairSums& sums, float beta, int lane) {
+// beta is of row `lane`. diagonal: of A, where that is not among the sums.
+__device__ __forceinline__ void store_pairs(Pairs& pairs, const PairSums& sums, float beta, int lane,
+                                            const float* diagonal = nullptr) {
   const int g = lane / 4, c = lane % 4;
 #pragma unroll
   for (int x = 0; x < 2; ++x) {
@@ -78,13 +78,12 @@ __device__ __forceinline__ void store_pairs(Pairs& pairs, const PairSums& sums, 
       const int i = g + 8 * r, j = 8 * x + 2 * c;
       const float scale = __shfl_sync(kAllLanes, beta, i);
       const float *key = sums.keys[x] + 2 * r, *query = sums.queries[x] + 2 * r;
+      float2 outputs = {j <= i ? query[0] : 0.f, j + 1 <= i ? query[1] : 0.f};
+      if (diagonal != nullptr && i == j) outputs.x = diagonal[i];
+      if (diagonal != nullptr && i == j + 1) outputs.y = diagonal[i];
       *reinterpret_cast<float2*>(&pairs.updates[i][j]) = {j < i ? scale * key[0] : 0.f,
                                                           j + 1 < i ? scale * key[1] : 0.f};
-      float2 outputs = {j <= i ? query[0] : 0.f, j + 1 <= i ? query[1] : 0.f};
-      float2* const to = reinterpret_cast<float2*>(&pairs.outputs[i][j]);
-      if (kOwn && i == j) outputs.x = to->x;
-      if (kOwn && i == j + 1) outputs.y = to->y;
-      *to = outputs;
+      *reinterpret_cast<float2*>(&pairs.outputs[i][j]) = outputs;
     }
   }
   __syncwarp();
@@ -125,53 +124,71 @@ __device__ __forceinline__ void invert_pairs(const Pairs& pairs, std::byte* inve
     *reinterpret_cast<uint16_t*>(outputs + at) = static_cast<uint16_t>(both >> 16);
   }
 }
+
+// A chunk's block as a warp makes it. First kn stands where kd transposed will be, then, for a while, the pairs; behind
+// beta is room for A's diagonal (unbounded).
+struct PrepBlock {
+  std::byte data[kBlockBytes];
+
+  __device__ float* betas() { return reinterpret_cast<float*>(data + kBlockBeta); }
+  __device__ float* diagonal() { return betas() + kChunk; }
+  __device__ std::byte* keys() { return data + kBlockCommit; }
+  __device__ Pairs& pairs() { return *reinterpret_cast<Pairs*>(data + kBlockCommit); }
+};
+static_assert(sizeof(Pairs) <= kBlockInverse - kBlockCommit && 2 * kChunk * 4 <= kBlockBytes - kBlockBeta);
+
 template <bool kBounded, bool kPlain>
-__device__ __forceinline__ void prep_pairs(const PrepChunk& chunk, std::byte* block, Pairs& pairs, const PairSums& sums,
+__device__ __forceinline__ void prep_pairs(const PrepChunk& chunk, PrepBlock& block, const PairSums& sums,
                                            float beta_logit, int lane) {
   const float beta = lane < kChunk && chunk.live(lane) ? fast_sigmoid(beta_logit) : 0.f;
-  if (lane < kChunk) reinterpret_cast<float*>(block + kBlockBeta)[lane] = beta;
-  store_pairs<!kBounded>(pairs, sums, beta, lane);
+  if (lane < kChunk) block.betas()[lane] = beta;
+  store_pairs(block.pairs(), sums, beta, lane, kBounded ? nullptr : block.diagonal());
   invert_pairs(
-      pairs, block + kBlockInverse, block + kBlockOutput, lane,
+      block.pairs(), block.data + kBlockInverse, block.data + kBlockOutput, lane,
       [&](int i) -> const float* { return !kPlain && i < chunk.first ? chunk.page.inverse(i) : nullptr; },
       [&](int i) -> float* { return !kPlain && chunk.page && chunk.live(i) ? chunk.page.inverse(i) : nullptr; });
+  __syncwarp();
 }
 
-// kd = bf16(kn 2^G_15), transposed, takes the place of kn. Lane 4 g + c: place g of each half step, rows 2 c, 2 c + 1
-// and 8 further on.
-__device__ __forceinline__ void store_commit(std::byte* block, int lane) {
-  std::byte* const commit = block + kBlockCommit;
-  const int row = lane % 16, g = lane / 4, c = lane % 4;
-  uint32_t kn[8][4];
+// kn, transposed, to become kd = bf16(kn 2^G_15). Lane 4 g + c: place g of each half step, rows 2 c, 2 c + 1 and 8
+// further on.
+class CommitKeys {
+ public:
+  __device__ __forceinline__ CommitKeys(PrepBlock& block, int lane) : block_(block), lane_(lane) {
+    const int row = lane % 16;
 #pragma unroll
-  for (int k = 0; k < 8; ++k) {
-    ptx::load_matrix_x4_transposed(kn[k], ptx::shared_address(commit + k / 4 * kKeyTile + row * 128 +
-                                                              (((k % 4 * 2 + lane / 16) ^ (row % 8)) << 4)));
+    for (int k = 0; k < 8; ++k) {
+      ptx::load_matrix_x4_transposed(kn_[k], ptx::shared_address(block.keys() + k / 4 * kKeyTile + row * 128 +
+                                                                 (((k % 4 * 2 + lane / 16) ^ (row % 8)) << 4)));
+    }
+    __syncwarp();
   }
-  __syncwarp();
-  const float* decay = reinterpret_cast<const float*>(block + kBlockDecay) + g / 2 * 4 + g % 2;
+  __device__ __forceinline__ void store() const {
+    const int g = lane_ / 4, c = lane_ % 4;
+    const float* decay = reinterpret_cast<const float*>(block_.data + kBlockDecay) + g / 2 * 4 + g % 2;
+    std::byte* const to = block_.data + kBlockCommit + g * 16 + c * 4;
 #pragma unroll
-  for (int k = 0; k < 8; ++k) {
+    for (int k = 0; k < 8; ++k) {
 #pragma unroll
-    for (int x = 0; x < 4; ++x) {
-      const float e = decay[16 * k + x / 2 * 2];
-      *reinterpret_cast<uint32_t*>(commit + (2 * k + x / 2) * 256 + x % 2 * 128 + g * 16 + c * 4) =
-          pack_bf16(low_bf16(kn[k][x]) * e, high_bf16(kn[k][x]) * e);
+      for (int x = 0; x < 4; ++x) {
+        const float e = decay[16 * k + x / 2 * 2];
+        *reinterpret_cast<uint32_t*>(to + (2 * k + x / 2) * 256 + x % 2 * 128) =
+            pack_bf16(low_bf16(kn_[k][x]) * e, high_bf16(kn_[k][x]) * e);
+      }
     }
   }
-}
 
-// A warp's shared memory.
-struct PrepWarp {
-  std::byte block[kBlockBytes];
-  Pairs pairs;
+ private:
+  PrepBlock& block_;
+  int lane_;
+  uint32_t kn_[8][4];
 };
 
-// Rows of a chunk as the block's operands; kn stands where kd transposed will be.
+// Rows of a chunk as the block's operands.
 template <bool kBounded, bool kPlain>
 struct OperandRows {
   const PrepChunk& chunk;
-  PrepWarp& own;
+  PrepBlock& block;
   int lane;
   float dots[4] = {};
 
@@ -186,16 +203,15 @@ struct OperandRows {
       key = pack4(k * inverse);
       dots[row % 4] = dot4(q, k);
     }
-    store_operand<kOperandTile>(own.block, row, lane, pack4(k * e));
-    store_operand<kOperandTile>(own.block, kChunk + row, lane, pack4(q * e));
-    store_operand<kKeyTile>(own.block + kBlockCommit, row, lane, key);
+    store_operand<kOperandTile>(block.data, row, lane, pack4(k * e));
+    store_operand<kOperandTile>(block.data, kChunk + row, lane, pack4(q * e));
+    store_operand<kKeyTile>(block.keys(), row, lane, key);
   }
   // Unbounded: A's diagonal.
   __device__ __forceinline__ void finish(int row) {
     if constexpr (!kBounded) {
       const float dot = fold4(dots, lane);
-      const int i = row + lane / fold_lane<4>(1);
-      if (lane % fold_lane<4>(1) == 0) own.pairs.outputs[i][i] = dot;
+      if (lane % fold_lane<4>(1) == 0) block.diagonal()[row + lane / fold_lane<4>(1)] = dot;
     }
   }
 };

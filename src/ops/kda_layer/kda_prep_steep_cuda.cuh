@@ -40,11 +40,10 @@ struct PlainRows {
 // A chunk whose operands OperandRows has left. Rows that are still moderate take their pairs from those; of the others
 // there is one product of all rows for each level b: a row is scaled relative to the middle of its block of 2^(b+1)
 // rows, and pairs that this middle separates are taken. Not inlined: it is rare, and needs many registers.
-[[gnu::noinline]] __device__ inline void prep_steep(PrepChunk chunk, const HeadWeights& weights, PrepWarp& own,
+[[gnu::noinline]] __device__ inline void prep_steep(PrepChunk chunk, const HeadWeights& weights, PrepBlock& block,
                                                     float beta_logit, int lane) {
-  std::byte* const block = own.block;
   PairSums sums;
-  pair_chain<kKeyTile>(sums, block, block + kBlockCommit, lane);
+  pair_chain<kKeyTile>(sums, block.data, block.keys(), lane);
   PlainRows rows{chunk, lane};
   PrepStreams streams(chunk.head.layer, weights, chunk.head.head);
   streams.begin(chunk, lane);
@@ -62,23 +61,23 @@ struct PlainRows {
       const bool upper = ((row >> b) & 1) != 0;
       const float4 middle = rows.g[(((row >> b) | 1) << b) - 1], g = rows.g[row];
       const float4 exponent = upper ? g - middle : middle - g;
-      store_operand<kOperandTile>(block, row, lane, scaled(rows.k, row, exponent));
-      if (upper) store_operand<kOperandTile>(block, kChunk + row, lane, scaled(rows.q, row, exponent));
+      store_operand<kOperandTile>(block.data, row, lane, scaled(rows.k, row, exponent));
+      if (upper) store_operand<kOperandTile>(block.data, kChunk + row, lane, scaled(rows.q, row, exponent));
     }
     __syncwarp();
     PairSums level;
-    pair_chain<kOperandTile>(level, block, block, lane);
+    pair_chain<kOperandTile>(level, block.data, block.data, lane);
     select_pairs(sums, level, lane,
                  [=](int row, int column) { return row >= moderate && row > column && (row ^ column) >> b == 1; });
   }
-  prep_pairs<false, false>(chunk, block, own.pairs, sums, beta_logit, lane);
+  prep_pairs<false, false>(chunk, block, sums, beta_logit, lane);
 #pragma unroll 1
   for (int row = 0; row < kChunk; ++row) {
-    store_operand<kOperandTile>(block, row, lane, scaled(rows.k, row, rows.g[row]));
-    store_operand<kOperandTile>(block, kChunk + row, lane, scaled(rows.q, row, rows.g[row]));
+    store_operand<kOperandTile>(block.data, row, lane, scaled(rows.k, row, rows.g[row]));
+    store_operand<kOperandTile>(block.data, kChunk + row, lane, scaled(rows.q, row, rows.g[row]));
     rows.k[row] = scaled(rows.k, row, total - rows.g[row]);
   }
-  store_commit(block, rows.k, lane);
+  store_commit(block.data, rows.k, lane);
 }
 
 }  // namespace weir::kda

@@ -21,6 +21,7 @@ struct alignas(1024) SpanStage {
 struct SpanShared {
   SpanStage stages[kStages];
   Outputs outputs;
+  alignas(16) ValueInputs inputs[kValueThreads / 32];
   uint64_t full[kStages], empty[kStages];
 };
 
@@ -45,10 +46,9 @@ class StageFiller {
         blocks_(blocks),
         thread_(static_cast<int>(threadIdx.x) % kValueThreads),
         ready_(part.first),
-        values_(part, thread_ / 32, thread_ % 32) {}
+        values_(part, shared.inputs[thread_ / 32], thread_ / 32, thread_ % 32) {}
 
   __device__ void run() {
-    values_.load(part_.first);
     for (int i = part_.first; i < part_.end; ++i) fill(i);
   }
 
@@ -74,7 +74,6 @@ class StageFiller {
     values_.store(stage.values, i);
     __syncwarp();
     if (lane == 0) ptx::mbarrier_arrive(&shared_.full[number]);
-    if (i + 1 < part_.end) values_.load(i + 1);
   }
 
   SpanShared& shared_;
@@ -127,11 +126,10 @@ __device__ __forceinline__ void run_part(SpanShared& shared, const SpanPart& par
       for (int x = 0; x < 4; ++x) high[k][x] = high_planes(s[8 * k + 2 * x], s[8 * k + 2 * x + 1]);
     }
     ptx::wgmma_fence();
+    const uint64_t rows = ptx::wgmma_descriptor(address + kBlockOperands, 16, 1024, ptx::Swizzle::k128);
 #pragma unroll
     for (int k = 0; k < 8; ++k) {
-      const uint64_t operand =
-          ptx::wgmma_descriptor(address + kBlockOperands + k / 4 * 4096 + k % 4 * 32, 16, 1024, ptx::Swizzle::k128);
-      ptx::wgmma_bf16<32>(p, high[k], operand, k > 0);
+      ptx::wgmma_bf16<32>(p, high[k], rows + static_cast<uint64_t>((k / 4 * 4096 + k % 4 * 32) / 16), k > 0);
     }
     ptx::wgmma_commit();
     // Meanwhile: the decay for the commit (in the last chunk for nothing), v, beta.
@@ -180,16 +178,17 @@ __device__ __forceinline__ void run_part(SpanShared& shared, const SpanPart& par
     for (int x = 0; x < 4; ++x) w[x] = pack_bf16(a[x / 2 * 2][x % 2], a[x / 2 * 2 + 1][x % 2]);
     float sums[8];
     ptx::wgmma_fence();
-    ptx::wgmma_bf16<16>(sums, w, core_matrices(address + kBlockInverse), false);
+    const uint64_t inverse = core_matrices(address + kBlockInverse);
+    ptx::wgmma_bf16<16>(sums, w, inverse, false);
     ptx::wgmma_commit();
-    ptx::wgmma_bf16<16>(o, w, core_matrices(address + kBlockOutput));
+    ptx::wgmma_bf16<16>(o, w, inverse + (kBlockOutput - kBlockInverse) / 16);
     ptx::wgmma_commit();
     ptx::wgmma_wait<1>();
     ptx::pin<8>(sums);
     const uint32_t u[4] = {pack_bf16(sums[0], sums[1]), pack_bf16(sums[2], sums[3]), pack_bf16(sums[4], sums[5]),
                            pack_bf16(sums[6], sums[7])};
     ptx::wgmma_fence();
-    ptx::wgmma_bf16<128>(s, u, core_matrices(address + kBlockCommit));
+    ptx::wgmma_bf16<128>(s, u, inverse - (kBlockInverse - kBlockCommit) / 16);
     ptx::wgmma_commit();
     ptx::wgmma_wait<1>();
     ptx::pin<8>(o);
