@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 #include "base/error.h"
@@ -102,44 +103,53 @@ class KdaLayer final : public CudaOp {
     }
   }
 
-  // Runs of prep's warps and turns of its blocks for so many chunks of some heads.
   struct PrepShape {
-    int warps, run;
-    int64_t turns;
+    int blocks, warps;
+    kda::PrepDeal deal;
   };
-  // Short runs load more, long ones leave multiprocessors without work at the end.
-  PrepShape prep_shape(int chunks, int heads, int blocks, int longest, int64_t table) const {
+  // For about so many chunks, of spans with `in_span` on the average. `serial`: blocks of the kernel that follows, each
+  // of which takes about as long for a chunk as a multiprocessor does here. Where it leaves multiprocessors free, they
+  // do as much beside it as it takes time for; the rest comes first.
+  PrepShape prep_shape(int chunks, int in_span, int heads, int serial, int64_t table) const {
+    constexpr int kAll = std::numeric_limits<int>::max();
     const int64_t room = device().shared_limit() - static_cast<int64_t>(sizeof(kda::PrepShared)) - table;
-    PrepShape best{static_cast<int>(
-        std::min<int64_t>(kda::kPrepWarps<kBounded>, room / static_cast<int64_t>(sizeof(kda::PrepBlock))))};
-    double least = 0;
-    for (int run = 1; run <= longest; ++run) {
-      const int64_t turns = int64_t{(chunks + run * best.warps - 1) / (run * best.warps)} * heads;
-      const double time = static_cast<double>((turns + blocks - 1) / blocks) * (run + 0.1);
-      if (run == 1 || time < least) best.run = run, best.turns = turns, least = time;
+    const int warps = static_cast<int>(
+        std::min<int64_t>(kda::kPrepWarps<kBounded>, room / static_cast<int64_t>(sizeof(kda::PrepBlock))));
+    const int all = device().sm_count(), free = all - serial;
+    const auto turns = [&](int run) { return int64_t{(chunks + run * warps - 1) / (run * warps)} * heads; };
+    if (free > 0) {
+      const int64_t before = turns(1) - int64_t{free} * in_span / warps;
+      if (before > 0) return {all, warps, {1, static_cast<int>(before), serial}};
+      return {free > heads ? free - free % heads : free, warps, {1, kAll, 0}};  // a block stays with a head
     }
-    return best;
+    // Short runs load more, long ones leave multiprocessors without work at the end.
+    int best = 1;
+    double least = 0;
+    for (int run = 1; run <= 8; ++run) {
+      const double time = static_cast<double>((turns(run) + all - 1) / all) * (run + 0.1);
+      if (run == 1 || time < least) best = run, least = time;
+    }
+    return {all, warps, {best, kAll, 0}};
   }
 
-  // The second launch overlaps the first: few heads leave multiprocessors idle, which the first can have to itself.
+  // The second launch overlaps the first.
   void enqueue_range(const StepBounds& bounds, const kda::ChunkRange& range, int first_head, int heads, int turn) {
     const int64_t table = kda::LongSpans::shared_bytes(bounds.spans);
-    const int multiprocessors = device().sm_count(), chunks = range.end - range.first;
-    const int serial = static_cast<int>(std::min<int64_t>(int64_t{bounds.spans} * heads, multiprocessors));
-    const bool beside = multiprocessors - serial >= serial;
-    int blocks_at_once = beside ? multiprocessors - serial : multiprocessors;
-    if (beside && blocks_at_once > heads) blocks_at_once -= blocks_at_once % heads;  // a block stays with a head
-    const PrepShape prep = prep_shape(chunks, heads, blocks_at_once, beside ? 1 : 8, table);
+    const int chunks = range.end - range.first;
+    const int serial = static_cast<int>(std::min<int64_t>(int64_t{bounds.spans} * heads, device().sm_count()));
+    const int expected =
+        std::min(chunks, std::max(1, bounds.rows / kda::kChunk));  // bounds.rows bounds more than it has
+    const PrepShape prep = prep_shape(expected, expected / bounds.spans, heads, serial, table);
     std::byte* const workspace = device().workspace();
     float4* const carry = reinterpret_cast<float4*>(workspace + capacity_ * kda::kBlockBytes);
     const int64_t carry_size = layer_.heads * kStateBytes / static_cast<int64_t>(sizeof(float4));
     const kda::Blocks blocks{workspace, flags_, first_head, heads, chunks};
     launch(device(),
-           {.grid = std::min<int64_t>(blocks_at_once, prep.turns),
+           {.grid = prep.blocks,
             .block = prep.warps * 32,
             .shared_bytes = static_cast<int64_t>(sizeof(kda::PrepShared) + prep.warps * sizeof(kda::PrepBlock)) + table,
             .overlap = true},
-           &kda::prep<kBounded>, device().step(), layer_, range, prep.run, blocks);
+           &kda::prep<kBounded>, device().step(), layer_, range, prep.deal, blocks);
     launch(device(),
            {.grid = serial,
             .block = kda::kAllThreads,

@@ -2,6 +2,8 @@
 // (kda_layout.h) for the serial kernel, and the journal's keys, G and convolution inputs.
 #pragma once
 
+#include <limits>
+
 #include "ops/kda_layer/kda_prep_steep_cuda.cuh"
 
 namespace weir::kda {
@@ -66,11 +68,32 @@ __device__ __forceinline__ void prep_chunk(const PrepChunk& chunk, PrepStreams& 
   keys.store();
 }
 
-// A turn of a block: for each of its warps a run of chunks of a head. Blocks that are neighbours have heads that are,
-// and the same rows.
+// A turn of a block: for each of its warps a run of chunks of a head. Neighbours among turns have heads that are, and
+// the same rows. Blocks take the first turns all together; then as many as `leaving` end, so that the serial kernel
+// finds room, and the others do the rest.
+struct PrepDeal {
+  int run, together, leaving;
+
+  __device__ int first() const {
+    const int block = static_cast<int>(blockIdx.x);
+    return block < together ? block : first_alone();
+  }
+  __device__ int next(int turn) const {
+    if (turn >= together) return turn + static_cast<int>(gridDim.x) - leaving;
+    turn += static_cast<int>(gridDim.x);
+    return turn < together ? turn : first_alone();
+  }
+
+ private:
+  __device__ int first_alone() const {
+    const int block = static_cast<int>(blockIdx.x) - leaving;
+    return block < 0 ? std::numeric_limits<int>::max() : together + block;
+  }
+};
+
 template <bool kBounded>
 __global__ void __launch_bounds__(kPrepWarps<kBounded> * 32, 1)
-    prep(const StepView* step, Layer layer, ChunkRange range, int run, Blocks blocks) {
+    prep(const StepView* step, Layer layer, ChunkRange range, PrepDeal deal, Blocks blocks) {
   WEIR_DYNAMIC_SHARED(PrepShared, memory);
   PrepShared& shared = *memory;
   const int warps = static_cast<int>(blockDim.x) / 32, warp = static_cast<int>(threadIdx.x) / 32,
@@ -80,10 +103,10 @@ __global__ void __launch_bounds__(kPrepWarps<kBounded> * 32, 1)
   ptx::let_next_start();  // not before: the serial kernel waits for blocks alone
   PrepBlock& block = shared.blocks()[warp];
   BlockSender sender;
-  const int end = min(range.end, spans.chunks()), runs = (end - range.first + run - 1) / run;
+  const int end = min(range.end, spans.chunks()), runs = (end - range.first + deal.run - 1) / deal.run;
   const int turns = (runs + warps - 1) / warps * blocks.heads;
   int loaded = -1;  // the head whose weights are
-  for (int turn = static_cast<int>(blockIdx.x); turn < turns; turn += static_cast<int>(gridDim.x)) {
+  for (int turn = deal.first(); turn < turns; turn = deal.next(turn)) {
     const int head = blocks.first_head + turn % blocks.heads;
     if (head != loaded) {
       __syncthreads();
@@ -91,7 +114,7 @@ __global__ void __launch_bounds__(kPrepWarps<kBounded> * 32, 1)
       __syncthreads();
       loaded = head;
     }
-    const int first = range.first + (turn / blocks.heads * warps + warp) * run, last = min(first + run, end);
+    const int first = range.first + (turn / blocks.heads * warps + warp) * deal.run, last = min(first + deal.run, end);
     PrepStreams streams(layer, shared.weights, head);
     bool goes_on = false;
     int64_t wanted = 0;  // where the next anchor is written
