@@ -53,7 +53,7 @@
 // Spans start anywhere; where a row lies at a multiple of 16 above span.anchor_position, the next anchor is made in the
 // same pass, and stored if span.anchor_writes has it. Rows are stored where the page table has a page.
 // Spans of one row take one launch (a block for each head; a chunk's start costs it the lo plane and both new planes);
-// longer ones two: what needs no state, for all chunks at once, then chunk after chunk with S in registers.
+// longer ones two: what needs no state, for all chunks at once, and beside it, chunk after chunk, S in registers.
 #pragma once
 
 #include <memory>
@@ -88,7 +88,7 @@ struct KdaLayerArgs {
   KdaRows q, k, v, f, gate;
   const float* beta_logit = nullptr;
   int64_t beta_logit_stride = 0;
-  uint16_t* out = nullptr;
+  uint16_t* out = nullptr;  // none of the inputs
   int64_t out_stride = 0;
   int64_t workspace_bytes = int64_t{256} << 20;  // for chunks between the two launches; longer steps take more launches
 };
