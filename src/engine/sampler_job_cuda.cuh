@@ -105,8 +105,8 @@ __device__ __forceinline__ bool alive(const State& state) {
 }
 
 __device__ __forceinline__ bool kept(const Cut& cut, float logit, int32_t id) {
-  const uint32_t key = key_of(logit);
-  return key > cut.key || (key == cut.key && id <= cut.id);
+  const float value = value_of(cut.key);  // logits are no NaN here
+  return logit > value || (logit == value && id <= cut.id);
 }
 
 __device__ __forceinline__ Cut cut_of_rank(Word rank) { return {static_cast<uint32_t>(rank >> 32), id_of_rank(rank)}; }
@@ -116,47 +116,83 @@ __device__ __forceinline__ Cut cut_of_min_p(const Job& job, float largest) {
   return {key_of(largest + job.temperature * math::log(job.min_p)), kAnyId};
 }
 
+// floor(2^40 e^s), s = (logit - largest) / temperature, with the e^s of math::exp. In the range of weights all that
+// scales by powers of two is exact: they go into the exponent at once.
 __device__ __forceinline__ Word weight_of(float logit, float largest, float temperature) {
-  const float s = (logit - largest) / temperature;
+  const float d = logit - largest;
+  const float s = temperature == 1 ? d : d / temperature;
   if (s < kWeightless) return 0;
-  return static_cast<Word>(math::exp(s) * kWeightUnit);
+  constexpr float kMagic = 12582912.f;  // 1.5 * 2^23: adding it rounds to an integer, which the lowest bits are
+  const float t = s * 1.44269504088896341f + kMagic;
+  const float n = t - kMagic;
+  float r = fmaf(n, -0.693145751953125f, s);
+  r = fmaf(n, -1.42860682030941723e-6f, r);
+  float p = 1.392625039e-3f;
+  p = fmaf(p, r, 8.363232948e-3f);
+  p = fmaf(p, r, 4.166655242e-2f);
+  p = fmaf(p, r, 1.666657627e-1f);
+  p = fmaf(p, r, 0.5f);
+  p = fmaf(p, r, 1.f);
+  p = fmaf(p, r, 1.f);
+  const uint32_t exponent = __float_as_uint(t) - __float_as_uint(kMagic) + 40;
+  const float weight = __uint_as_float(__float_as_uint(p) + (exponent << 23));
+  return weight < 0x1p32f ? static_cast<uint32_t>(weight) : static_cast<Word>(weight);
 }
 
 __device__ __forceinline__ Word share_of(float p, Word total) {
   return static_cast<Word>(ceil(static_cast<double>(p) * static_cast<double>(total)));
 }
 
-// body(first id, four logits, bits of those that exist and are allowed) for the quads first, first + step, ...; what
-// does not exist is -infinity.
+// What does not exist is -infinity.
+__device__ __forceinline__ float4 load_logits(const Batch& batch, const Job& job, int id) {
+  const int live = batch.vocab - id;
+  if (batch.whole_quads && live >= 4) return *reinterpret_cast<const float4*>(job.logits + id);
+  const float none = -__uint_as_float(0x7f800000u);
+  return {live > 0 ? job.logits[id] : none, live > 1 ? job.logits[id + 1] : none, live > 2 ? job.logits[id + 2] : none,
+          live > 3 ? job.logits[id + 3] : none};
+}
+
+// body(first id, four logits, bits of those that exist and are allowed) for the quads first, first + step, ..., some of
+// which are read before it is their turn.
 template <class Body>
 __device__ __forceinline__ void each_quad(const Batch& batch, const Job& job, int first, int step, Body body) {
+  constexpr int kAhead = 3;
   const int quads = (batch.vocab + 3) / 4;
+  float4 next[kAhead];
+#pragma unroll
+  for (int i = 0; i < kAhead; ++i) next[i] = load_logits(batch, job, 4 * (first + i * step));
+#pragma unroll 1
   for (int q = first; q < quads; q += step) {
-    const int id = 4 * q;
-    const int live = batch.vocab - id;
-    float4 v;
-    if (batch.whole_quads && live >= 4) {
-      v = *reinterpret_cast<const float4*>(job.logits + id);
-    } else {
-      const float none = -__uint_as_float(0x7f800000u);
-      v = {job.logits[id], live > 1 ? job.logits[id + 1] : none, live > 2 ? job.logits[id + 2] : none,
-           live > 3 ? job.logits[id + 3] : none};
-    }
+    const float4 v = next[0];
+#pragma unroll
+    for (int i = 0; i + 1 < kAhead; ++i) next[i] = next[i + 1];
+    next[kAhead - 1] = load_logits(batch, job, 4 * (q + kAhead * step));
+    const int id = 4 * q, live = batch.vocab - id;
     uint32_t bits = live >= 4 ? 0xfu : (1u << live) - 1u;
     if (job.allowed != nullptr) bits &= job.allowed[id / 32] >> (id % 32);
     body(id, v, bits);
   }
 }
 
-// body(id, logit) for those allowed; this block's share of the row.
-template <class Body>
-__device__ __forceinline__ void each_logit(const Batch& batch, const Job& job, int first, int step, Body body) {
+__device__ __forceinline__ float largest_of(float4 v) { return fmaxf(fmaxf(v.x, v.y), fmaxf(v.z, v.w)); }
+
+// body(id, logit) for those allowed of the quads in which `wanted` holds for the largest logit.
+template <class Wanted, class Body>
+__device__ __forceinline__ void each_logit(const Batch& batch, const Job& job, int first, int step, Wanted wanted,
+                                           Body body) {
   each_quad(batch, job, first, step, [&](int32_t id, float4 v, uint32_t bits) {
+    if (!wanted(largest_of(v))) return;
     if (bits & 1u) body(id, v.x);
     if (bits & 2u) body(id + 1, v.y);
     if (bits & 4u) body(id + 2, v.z);
     if (bits & 8u) body(id + 3, v.w);
   });
+}
+
+template <class Body>
+__device__ __forceinline__ void each_logit(const Batch& batch, const Job& job, int first, int step, Body body) {
+  each_logit(
+      batch, job, first, step, [](float) { return true; }, body);
 }
 
 __device__ __forceinline__ int first_quad() { return static_cast<int>(blockIdx.x * kThreads + threadIdx.x); }

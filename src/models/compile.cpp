@@ -21,7 +21,7 @@ void Compiler::stack() {
 }
 
 Buffer Compiler::plain_stack(Buffer stream) {
-  const Buffer x = c_.buffer("normed", spec_.hidden);
+  const Buffer x = normed_buffer();
   const Buffer out = c_.buffer("sublayer", spec_.hidden);
   for (size_t i = 0; i < spec_.layers.size(); ++i) {
     const LayerSpec& layer = spec_.layers[i];
@@ -53,7 +53,7 @@ Buffer Compiler::plain_stack(Buffer stream) {
 // stays) and a new one starts from the mixer's output.
 Buffer Compiler::residual_stack(Buffer stream) {
   const Buffer read = c_.buffer("residual_read", spec_.hidden);
-  const Buffer x = c_.buffer("normed", spec_.hidden);
+  const Buffer x = normed_buffer();
   const Buffer out = c_.buffer("sublayer", spec_.hidden);
   std::vector<const float*> sealed;
   norm("layers.0.input_norm", spec_.layers[0].input_norm, stream, x);
@@ -105,7 +105,8 @@ void Compiler::residual_norm(const ResidualNorm& part, const std::vector<const f
                                  .x = read.data,
                                  .x_stride = read.cols,
                                  .y = x.data,
-                                 .y_stride = x.cols}};
+                                 .y_stride = x.cols,
+                                 .y_type = x.type}};
   if (!part.add.empty()) {
     args.add = {.kind = ElementwiseKind::kAdd,
                 .size = spec_.hidden,
@@ -142,14 +143,16 @@ void Compiler::head(Buffer stream) {
              c_.device(), "head.gather",
              {.size = spec_.hidden, .x = stream.data, .x_stride = stream.cols, .y = rows.data, .y_stride = rows.cols}),
          rows);
-  norm("head.norm", spec_.final_norm, rows, rows, RowSet::kLogits);
+  const Buffer normed = product_logit_buffer("logit_rows.normed", rows);
+  norm("head.norm", spec_.final_norm, rows, normed, RowSet::kLogits);
   c_.logits = c_.logit_buffer("logits", spec_.vocab);
   c_.add(bind_linear(c_.device(), "head.linear",
                      {.weight = spec_.head,
-                      .x = rows.data,
-                      .x_stride = rows.cols,
+                      .x = normed.data,
+                      .x_stride = normed.cols,
                       .y = c_.logits.data,
                       .y_stride = c_.logits.cols,
+                      .x_type = normed.type,
                       .rows = RowSet::kLogits,
                       .activations = c_.options().activations,
                       .max_rows = c_.options().max_logit_rows}),

@@ -71,14 +71,15 @@ void Compiler::mix(const std::string& layer, const MlaMixer& m, Buffer x, Buffer
   const Buffer row = c_.buffer("mla.row", key_size);
   const Buffer gate = m.gate ? c_.buffer("mla.gate", m.heads * m.value) : Buffer{};
   const Buffer low = m.q_a ? c_.buffer("mla.q_a", m.q_a->weight.out) : Buffer{};
+  const Buffer normed_low = m.q_a ? product_buffer("mla.q_a_normed", low) : Buffer{};
   linears(name,
           {{m.q_a ? "q_a" : "q", m.q_a ? &*m.q_a : &m.q, m.q_a ? low : q},
            {"kv_a", &m.kv_a, row},
            {"gate", m.gate ? &*m.gate : nullptr, gate}},
           x);
   if (m.q_a) {
-    rms(name + "q_a_norm", m.q_a_norm, low.cols, m.latent_eps, low, low);
-    linear(name + "q_b", m.q, low, q);
+    rms(name + "q_a_norm", m.q_a_norm, low.cols, m.latent_eps, low, normed_low);
+    linear(name + "q_b", m.q, normed_low, q);
   }
   rms(name + "kv_a_norm", m.kv_a_norm, m.latent, m.latent_eps, row, row);
   if (m.rope >= 0) {
@@ -128,7 +129,7 @@ void Compiler::mix(const std::string& layer, const MlaMixer& m, Buffer x, Buffer
   core.out_stride = latent.cols;
   core.out_type = latent.type;
   if (m.indexer) {
-    if (!m.indexer->shared) select(name + "indexer.", *m.indexer, low, x);
+    if (!m.indexer->shared) select(name + "indexer.", *m.indexer, normed_low, x);
     c_.add(bind_sparse_attention(c_.device(), name + "core",
                                  {.attention = core,
                                   .selected = c_.int_buffer(kSelected, m.indexer->top_k),
@@ -149,8 +150,9 @@ void Compiler::mix(const std::string& layer, const MlaMixer& m, Buffer x, Buffer
   expand.y_stride = o.cols;
   expand.y_type = o.type;
   c_.add(bind_mla_expand(c_.device(), name + "expand", expand), o);
-  if (m.gate) elementwise(name + "gate.apply", ElementwiseKind::kGate, o, gate, o);
-  linear(name + "o", m.o, o, out);
+  const Buffer gated = m.gate ? product_buffer("mla.gated", o) : o;
+  if (m.gate) elementwise(name + "gate.apply", ElementwiseKind::kGate, o, gate, gated);
+  linear(name + "o", m.o, gated, out);
 }
 
 }  // namespace weir

@@ -30,6 +30,14 @@ class Compiler {
   void stack();
 
  private:
+  // --- buffers (compiler.cpp) ---
+  // For rows that only products read, in place of `exact`: one of BF16 where products would round them to it.
+  Buffer product_buffer(std::string_view key, Buffer exact);
+  Buffer product_logit_buffer(std::string_view key, Buffer exact);
+  Buffer normed_buffer();  // what mixers and feed-forward parts begin with, by the same rule
+  bool products_round(int64_t cols) const;
+  bool experts_round(const MoeFfn& moe) const;
+
   // --- residual schemes (compile.cpp) ---
   Buffer plain_stack(Buffer stream);
   Buffer residual_stack(Buffer stream);
@@ -53,8 +61,18 @@ class Compiler {
 
   // --- mixers (compile_attention.cpp, compile_mla.cpp, compile_delta.cpp) ---
   void mix(const std::string& layer, const AttentionMixer& m, Buffer x, Buffer out);
+  struct KvFields {
+    PageField key, value;
+  };
+  KvFields add_kv_fields(const std::string& name, const AttentionMixer& m);
   // K and V of a layer that has its own: normed, rotated, stored.
-  void store_kv(const std::string& name, const AttentionMixer& m, Buffer k, Buffer v);
+  void store_kv(const std::string& name, const AttentionMixer& m, const KvFields& fields, Buffer k, Buffer v);
+  // The same and what becomes of q, as one op. q_from: q with its gate, if any.
+  struct AttentionBuffers {
+    Buffer q_from, k, v, q, gate;
+  };
+  void attention_inputs(const std::string& name, const AttentionMixer& m, const KvFields& fields,
+                        const AttentionBuffers& b);
   void mix(const std::string& layer, const MlaMixer& m, Buffer x, Buffer out);
   // Chooses the positions that the layer's rows attend to. `low`: what q_a_norm gave.
   void select(const std::string& name, const Indexer& indexer, Buffer low, Buffer x);
@@ -91,6 +109,7 @@ class Compiler {
   // --- feed-forward (compile_ffn.cpp) ---
   void feed(const std::string& name, const DenseFfn& f, Buffer x, Buffer out);
   void feed(const std::string& name, const MoeFfn& f, Buffer x, Buffer out) { moe(name, f, x, x, out); }
+  Buffer latent_buffer(const MoeFfn& f);  // what the experts of a latent mixture read
   void moe(const std::string& name, const MoeFfn& f, Buffer router_input, Buffer x, Buffer out);
   // A dense part in two halves: the products of x, and what follows from their buffers.
   std::vector<Product> wide_products(const DenseFfn& f, const std::string& prefix = "");
@@ -135,9 +154,6 @@ class Compiler {
 
   struct Angles {
     Buffer cos, sin;
-  };
-  struct KvFields {
-    PageField key, value;
   };
 
   const ModelSpec& spec_;

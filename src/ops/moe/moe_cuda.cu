@@ -132,7 +132,7 @@ class MoeTiles final : public MoeCuda {
     b.plan.tile_count = layout.take<int32_t>(1);
     b.plan.tiles = layout.take<PairTile>(pairs);
     b.plan.pairs = layout.take<int32_t>(pairs);
-    b.x = layout.take<uint16_t>(rows * experts_.gate_up.width());
+    if (args_.x_type == RowType::kF32) b.x = layout.take<uint16_t>(rows * experts_.gate_up.width());
     b.h = layout.take<uint16_t>(pairs * experts_.down.width());
     b.z = layout.take<float>(pairs * args_.out);
     return layout.bytes();
@@ -144,7 +144,7 @@ class MoeTiles final : public MoeCuda {
 }  // namespace
 
 std::unique_ptr<BoundOp> bind_moe_cuda(CudaDevice& device, std::string name, MoeArgs args) {
-  if (args.activations == Activations::kF32 || !uniform(args.experts)) {
+  if (args.activations == Activations::kF32 || !uniform_experts(args.experts)) {
     return std::make_unique<MoePlain>(device, std::move(name), args);
   }
   return std::make_unique<MoeTiles>(device, std::move(name), args);

@@ -199,7 +199,7 @@ struct PlanArgs {
   int32_t experts = 0;
   int32_t top_k = 0;
   int32_t tile_rows = 0;
-  const float* x = nullptr;
+  const float* x = nullptr;  // none: nothing is rounded
   int64_t x_stride = 0;
   int64_t in = 0;
   uint16_t* rounded = nullptr;  // [rows, width]
@@ -231,7 +231,6 @@ void multiply_plain(CudaDevice& device, int32_t rows, const MoeArgs& args, const
 struct TiledExperts {
   ExpertTiles gate_up, down;
 };
-bool uniform(const std::vector<ExpertWeights>& experts);
 TiledExperts upload_experts(CudaDevice& device, const MoeArgs& args);
 
 // What lies between a step's launches.

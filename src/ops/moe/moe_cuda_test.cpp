@@ -27,7 +27,8 @@ class MoeCuda : public testing::CudaCase {
 // The op with the problem's rows and routing on the device. y has a row more than the step.
 class OnDevice {
  public:
-  OnDevice(CudaDevice& device, const Problem& p)
+  // bf16: x as such rows, one after the other.
+  OnDevice(CudaDevice& device, const Problem& p, const uint16_t* bf16 = nullptr)
       : x_(device, p.x),
         weights_(device, p.weights),
         ids_(device, p.ids),
@@ -35,6 +36,11 @@ class OnDevice {
         addend_(device, p.addend),
         args_(p.args) {
     args_.x = x_.data();
+    if (bf16 != nullptr) {
+      args_.x = bf16;
+      args_.x_stride = args_.in;
+      args_.x_type = RowType::kBf16;
+    }
     args_.weights = weights_.data();
     args_.ids = ids_.data();
     args_.y = y_.data();
@@ -325,6 +331,33 @@ TEST_F(MoeCuda, MixesOfFormatsGiveTheBitsOfFp32Products) {
   const std::vector<float> expected = OnDevice(device(), p).run(3);
   p.args.activations = Activations::kAuto;
   EXPECT_TRUE(same_floats(expected, OnDevice(device(), p).run(3)));
+}
+
+// Few pairs, a plan of its own, and many rows an expert.
+TEST_F(MoeCuda, TakesRowsOfBf16AsTheyAre) {
+  for (const int64_t rows : {3, 70, 140}) {
+    Problem& p = problem({4, 128, 64, 64, 2, rows}, {WeightFormat::kBf16}, kSwiGlu, 14);
+    p.args.activations = Activations::kAuto;
+    const std::vector<float> expected = OnDevice(device(), p).run(rows);
+    std::vector<uint16_t> x;
+    for (int64_t r = 0; r < rows; ++r) {
+      for (int64_t k = 0; k < p.args.in; ++k) {
+        x.push_back(f32_to_bf16(p.x[static_cast<size_t>(r * p.args.x_stride + k)]));
+      }
+    }
+    const DeviceBuffer<uint16_t> bf16(device(), x);
+    EXPECT_TRUE(same_floats(expected, OnDevice(device(), p, bf16.data()).run(rows))) << rows << " rows";
+  }
+}
+
+TEST_F(MoeCuda, RefusesRowsOfBf16ThatItCannotRead) {
+  const DeviceBuffer<uint16_t> bf16(device(), 4096);
+  Problem& padded = problem({4, 96, 64, 64, 2, 3}, {WeightFormat::kBf16}, kSwiGlu, 15);
+  padded.args.activations = Activations::kAuto;
+  EXPECT_THROW(OnDevice(device(), padded, bf16.data()), Error);
+  Problem& exact = problem({4, 128, 64, 64, 2, 3}, {WeightFormat::kBf16}, kSwiGlu, 16);
+  exact.args.activations = Activations::kF32;
+  EXPECT_THROW(OnDevice(device(), exact, bf16.data()), Error);
 }
 
 TEST_F(MoeCuda, BoundsBeyondTheStepWriteNothing) {

@@ -187,7 +187,7 @@ void allow_plan(const CudaDevice& device, const std::string& name, int64_t exper
 }
 
 void plan_pairs(CudaDevice& device, int32_t rows, const PlanArgs& args, const PairPlan& plan) {
-  int64_t blocks = (rows * (args.width / 8) + kThreads - 1) / kThreads;
+  int64_t blocks = args.x == nullptr ? 0 : (rows * (args.width / 8) + kThreads - 1) / kThreads;
   const int64_t most = 2 * device.sm_count();
   blocks = blocks < most ? blocks : most;
   cuda::launch(device,

@@ -39,7 +39,7 @@ ExpertStep::ExpertStep(CudaDevice& device, int32_t rows, const MoeArgs& args, in
             .experts = static_cast<int32_t>(count),
             .top_k = static_cast<int32_t>(args.top_k),
             .tile_rows = shape_.tile_rows,
-            .x = args.x,
+            .x = args.x_type == RowType::kF32 ? static_cast<const float*>(args.x) : nullptr,
             .x_stride = args.x_stride,
             .in = args.in,
             .rounded = buffers.x,
@@ -71,9 +71,11 @@ void ExpertStep::multiply(const ExpertProduct& product) const {
 
 void ExpertStep::gate_up() const {
   ExpertProduct gate_up = product(experts_.gate_up);
-  if (shape_.small) {
-    gate_up.planned_before = args_.routed_before;
-    gate_up.x = {.exact = args_.x, .exact_stride = args_.x_stride, .in = args_.in};
+  gate_up.planned_before = shape_.small && args_.routed_before;
+  if (plan_.x == nullptr) {
+    gate_up.x.rounded = static_cast<const uint16_t*>(args_.x);
+  } else if (shape_.small) {
+    gate_up.x = {.exact = plan_.x, .exact_stride = args_.x_stride, .in = args_.in};
   } else {
     gate_up.x.rounded = buffers_.x;
   }
