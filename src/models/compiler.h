@@ -61,8 +61,18 @@ class Compiler {
 
   // --- mixers (compile_attention.cpp, compile_mla.cpp, compile_delta.cpp) ---
   void mix(const std::string& layer, const AttentionMixer& m, Buffer x, Buffer out);
+  struct KvFields {
+    PageField key, value;
+  };
+  KvFields add_kv_fields(const std::string& name, const AttentionMixer& m);
   // K and V of a layer that has its own: normed, rotated, stored.
-  void store_kv(const std::string& name, const AttentionMixer& m, Buffer k, Buffer v);
+  void store_kv(const std::string& name, const AttentionMixer& m, const KvFields& fields, Buffer k, Buffer v);
+  // The same and what becomes of q, as one op. q_from: q with its gate, if any.
+  struct AttentionBuffers {
+    Buffer q_from, k, v, q, gate;
+  };
+  void attention_inputs(const std::string& name, const AttentionMixer& m, const KvFields& fields,
+                        const AttentionBuffers& b);
   void mix(const std::string& layer, const MlaMixer& m, Buffer x, Buffer out);
   // Chooses the positions that the layer's rows attend to. `low`: what q_a_norm gave.
   void select(const std::string& name, const Indexer& indexer, Buffer low, Buffer x);
@@ -144,9 +154,6 @@ class Compiler {
 
   struct Angles {
     Buffer cos, sin;
-  };
-  struct KvFields {
-    PageField key, value;
   };
 
   const ModelSpec& spec_;

@@ -55,13 +55,16 @@ class MmaCudaAttention final : public CudaOp {
     MmaAttention a = variant.attention;
     a.merge_rows = reinterpret_cast<MergeRow*>(device().workspace());
     a.partials = reinterpret_cast<float*>(device().workspace() + row_bytes(a.args.max_rows));
+    a.nodes = a.partials + a.slots * a.slot.floats();
     const int64_t most_pieces = pieces(a, bounds);
     const int64_t units = bounds.rows * a.geometry.tiles() * most_pieces;
     const int64_t grid = std::min<int64_t>(units, resident(kernels));
+    const bool single = longest_run(bounds) == 1 && a.selected.list == nullptr && kernels.attend_single != nullptr;
     launch(device(), {.grid = grid, .block = kernels.threads, .shared_bytes = kernels.shared_bytes, .overlap = true},
-           kernels.attend, device().step(), a);
+           single ? kernels.attend_single : kernels.attend, device().step(), a);
     if (most_pieces == 1) return;
-    launch_merge(device(), bounds, a);
+    launch(device(), {.grid = {bounds.rows, a.args.heads}, .block = std::max(32, a.slot.dims / 4), .overlap = true},
+           kernels.merge, device().step(), a);
   }
 
   Cost cost(int32_t rows, int64_t position) const override {
@@ -106,11 +109,13 @@ class MmaCudaAttention final : public CudaOp {
                                      .q_per_kv = q_per_kv,
                                      .kv_heads = static_cast<int32_t>(args.kv_heads),
                                      .piece_factor = args.value_dim > 256 ? 2 : 1,
+                                     .unit_logs = kernels.tree ? kMostUnitLogs : 1,
                                      .window = args.window};
     const int64_t most = args.max_rows * geometry.tiles() * kMostPieces;
     const int64_t slots =
         std::max(std::min(kPartialBytes / (kernels.slot.floats() * 4), most), resident(kernels) * kernels.workers);
-    device().reserve_workspace(row_bytes(args.max_rows) + slots * kernels.slot.floats() * 4);
+    const int64_t nodes = kernels.tree ? resident(kernels) * kTreeLevels : 0;
+    device().reserve_workspace(row_bytes(args.max_rows) + (slots + nodes) * kernels.slot.floats() * 4);
     return {.kernels = kernels,
             .attention = {.args = args,
                           .selected = selected,

@@ -203,14 +203,16 @@ Shape grouped(int64_t heads, int64_t kv_heads, int64_t dim, int sequences, int64
 void run(const std::string& only) {
   const std::unique_ptr<CudaDevice> device = open_cuda();
   const bench::CudaReport report(*device);
-  for (const Shape& shape :
-       {latent(32, 1, 4096, 17.83), latent(32, 16, 4096, 30.42), latent(32, 64, 4096, 83.66),
-        latent(32, 64, 1024, 31.56), latent(32, 1, 32768, 46.52), latent(32, 16, 32768, 151.49),
-        latent(64, 64, 4096, 90.62), latent(96, 1, 4096, 17.81), latent(96, 64, 4096, 129.34),
-        latent(128, 64, 4096, 132.63), latent(32, 64, 4096, 83.66, 2), latent(32, 1, 2048, 103.81, 2048)}) {
+  for (const Shape& shape : {latent(32, 1, 64, 0), latent(32, 64, 64, 0), latent(32, 1, 4096, 17.83),
+                             latent(32, 16, 4096, 30.42), latent(32, 64, 4096, 83.66), latent(32, 64, 1024, 31.56),
+                             latent(32, 1, 32768, 46.52), latent(32, 16, 32768, 151.49), latent(64, 64, 4096, 90.62),
+                             latent(96, 1, 4096, 17.81), latent(96, 64, 4096, 129.34), latent(128, 64, 4096, 132.63),
+                             latent(32, 64, 4096, 83.66, 2), latent(32, 1, 2048, 103.81, 2048)}) {
     if ((shape.what + " " + shape.text()).starts_with(only)) bench_attention(*device, report, shape);
   }
-  for (const Shape& shape : {grouped(32, 8, 128, 1, 4096), grouped(32, 8, 128, 64, 1024), grouped(32, 8, 128, 64, 4096),
+  for (const Shape& shape : {grouped(32, 8, 128, 1, 64), grouped(32, 8, 128, 64, 64), grouped(16, 2, 256, 1, 64),
+                             grouped(16, 2, 256, 64, 64), grouped(9, 3, 64, 1, 64), grouped(9, 3, 64, 64, 64),
+                             grouped(32, 8, 128, 1, 4096), grouped(32, 8, 128, 64, 1024), grouped(32, 8, 128, 64, 4096),
                              grouped(32, 8, 128, 1, 32768), grouped(16, 2, 256, 1, 4096), grouped(16, 2, 256, 64, 4096),
                              grouped(9, 3, 64, 1, 1024), grouped(9, 3, 64, 64, 1024),
                              grouped(32, 8, 128, 1, 2048, 2048, 103.81), grouped(16, 2, 256, 1, 2048, 2048, 103.81),

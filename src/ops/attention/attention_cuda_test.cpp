@@ -337,6 +337,21 @@ TEST_F(AttentionOnCuda, LatentRowsAreAloneWhatTheyAreTogether) {
   }
 }
 
+// The more rows, the more pieces a unit has.
+TEST_F(AttentionOnCuda, LatentUnitsOfAnySizeGiveTheSameBits) {
+  constexpr int64_t kPositions = 2600;
+  const Shape shape{4, 1, 576, 512, kBf16, true};
+  Problem problem(shape, 1, kPositions);
+  const int64_t block = 64 / shape.heads, most = device().sm_count() * block;
+  const auto last_rows = [&](int64_t rows) {
+    const std::vector<float> out =
+        problem.run(device(), Activations::kAuto, {{{0, kPositions - rows, static_cast<int32_t>(rows)}}});
+    return std::vector<float>(out.end() - block * problem.out_size(), out.end());
+  };
+  const std::vector<float> alone = last_rows(block);
+  for (int64_t rows : {most / 3, most / 2, most}) EXPECT_TRUE(same_bits(last_rows(rows), alone)) << rows;
+}
+
 TEST_F(AttentionOnCuda, IsPureWherePiecesGrow) {
   for (const Shape& shape :
        {Shape{4, 2, 16, 8, kBf16}, Shape{6, 1, 24, 16, kF16, true}, Shape{6, 2, 16, 8, kF32, false, 16390, true}}) {

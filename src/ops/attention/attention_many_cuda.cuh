@@ -92,7 +92,7 @@ class Attender {
     ptx::fence_async_shared();
     ptx::named_barrier_sync(1 + half_, kGroup);
     first_query_ = half_ * 64 + thread_ / 32 * 16 + thread_ % 32 / 4;
-    softmax_.start_unit(a_, unit, first_query_);
+    softmax_.start_unit(a_, unit, first_query_, first_query_ + 8);
 #pragma unroll 1
     for (int tile = unit.first_tile(); tile <= unit.last; tile += kKeyTile) {
       const bool starts = unit.starts_piece(tile);
@@ -250,15 +250,16 @@ __global__ void __launch_bounds__(kThreads, 1)
   Turn<S::kRing> turn;
   if (warpgroup == 0) {
     ptx::lower_registers<56>();
-    give_work(a, *step, plan, exchange.ring, threadIdx.x == 0, [&](const AttentionWork& unit) {
-      note_rows(a.merge_rows, a.geometry, unit, threadIdx.x, kGroup);
-      copy_tiles<S>(a, *step, unit, shared + S::kRingAt, exchange, turn);
-    });
+    give_work(PlannedUnits{plan, *step, a.selected, a.geometry}, exchange.ring, threadIdx.x == 0,
+              [&](const AttentionWork& unit, bool first) {
+                if (first) ptx::wait_for_previous();
+                note_rows(a.merge_rows, a.geometry, unit, threadIdx.x, kGroup);
+                copy_tiles<S>(a, *step, unit, shared + S::kRingAt, exchange, turn);
+              });
   } else {
     ptx::raise_registers<224>();
     Attender<S> attender(a, warpgroup - 1, shared, exchange);
-    take_work(a, plan, exchange.ring,
-              [&](const AttentionWork& unit, float* slot, bool) { attender.run(unit, slot, turn); });
+    take_work(a, exchange.ring, [&](const AttentionWork& unit, float* slot, bool) { attender.run(unit, slot, turn); });
   }
 }
 
@@ -266,6 +267,7 @@ template <int kDim>
 MmaKernels kernels() {
   using S = Shape<kDim>;
   MmaKernels kernels{.attend = attend_kernel<S>,
+                     .merge = merge_ascending(),
                      .threads = kThreads,
                      .shared_bytes = S::kExchangeAt + static_cast<int>(sizeof(Exchange<S::kRing>)),
                      .slot = {kQueries, kDim}};

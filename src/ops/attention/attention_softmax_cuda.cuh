@@ -59,11 +59,11 @@ struct Softmax {
   float sum[4];                  // mma of the weights with ones
   MaxSum merged[2];              // of the pieces before
 
-  // The two are queries `first` and `first + 8` of the unit.
-  __device__ __forceinline__ void start_unit(const MmaAttention& a, const AttentionWork& work, int first) {
+  // The two are these queries of the unit.
+  __device__ __forceinline__ void start_unit(const MmaAttention& a, const AttentionWork& work, int first, int second) {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      const int n = first + 8 * h;
+      const int n = h == 0 ? first : second;
       const int p = work.position + (work.rows == 1 ? 0 : n / work.heads);
       sees_to[h] = n < work.count ? p : -1;
       sees_from[h] = n < work.count ? a.geometry.first_visible(p) : 0;
@@ -76,11 +76,12 @@ struct Softmax {
     for (int i = 0; i < 4; ++i) sum[i] = 0;
   }
 
-  // Scores of positions that a query does not see become minus infinity.
-  __device__ __forceinline__ void mask(int tile, float (&scores)[kKeyTile / 8][4]) const {
+  // Scores of positions that a query does not see become minus infinity. Without `both` the second query is none.
+  __device__ __forceinline__ void mask(int tile, float (&scores)[kKeyTile / 8][4], bool both = true) const {
     const int first = tile + static_cast<int>(threadIdx.x) % 4 * 2;
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
+      if (h == 1 && !both) continue;
       if (sees_from[h] <= tile && sees_to[h] >= tile + kKeyTile - 1) continue;
 #pragma unroll
       for (int n = 0; n < kKeyTile / 8; ++n) {
@@ -94,7 +95,7 @@ struct Softmax {
   }
 
   // Scores of a tile become weights, A fragments of m16n8k16. acc is to be multiplied by scale[h] before. c is
-  // positive, so that the largest score is the largest product. Without `both` the second query is none.
+  // positive, so that the largest score is the largest product.
   __device__ __forceinline__ void weigh(const float (&scores)[kKeyTile / 8][4], float c,
                                         uint32_t (&weights)[kKeyTile / 16][4], float (&scale)[2], bool both = true) {
 #pragma unroll

@@ -4,7 +4,7 @@
 #pragma once
 
 #include "ops/gdn_layer/gdn_cuda.cuh"
-#include "ops/kda_layer/kda_prep_cuda.cuh"
+#include "ops/kda_layer/kda_prep_pairs_cuda.cuh"
 #include "ops/kda_layer/kda_spans_cuda.cuh"
 
 namespace weir::gdn {
@@ -159,8 +159,8 @@ __device__ __forceinline__ void prep_rows(const PrepChunk& chunk, int key_head, 
 #pragma unroll
     for (int i = 0; i < kAtOnce; ++i) {
       const int row = start + i;
-      const float of_q = __shfl_sync(kAllLanes, factor, kda::fold8_lane(2 * i)),
-                  of_k = __shfl_sync(kAllLanes, factor, kda::fold8_lane(2 * i + 1));
+      const float of_q = __shfl_sync(kAllLanes, factor, kda::fold_lane<8>(2 * i)),
+                  of_k = __shfl_sync(kAllLanes, factor, kda::fold_lane<8>(2 * i + 1));
       uint2 query = {0, 0}, key = {0, 0};
       if (chunk.live(row)) {
         query = kda::pack4(q[i] * (of_q * kda::kQueryScale));

@@ -74,9 +74,10 @@ __device__ __forceinline__ float4 convolve4(const float4* taps, uint2 x3, uint2 
   return {convolve(taps[0], a.x, b.x, c.x, d.x), convolve(taps[1], a.y, b.y, c.y, d.y),
           convolve(taps[2], a.z, b.z, c.z, d.z), convolve(taps[3], a.w, b.w, c.w, d.w)};
 }
-__device__ __forceinline__ float square_sum(float4 x) {
-  return fmaf(x.w, x.w, fmaf(x.z, x.z, fmaf(x.y, x.y, x.x * x.x)));
+__device__ __forceinline__ float dot4(float4 x, float4 y) {
+  return fmaf(x.w, y.w, fmaf(x.z, y.z, fmaf(x.y, y.y, x.x * y.x)));
 }
+__device__ __forceinline__ float square_sum(float4 x) { return dot4(x, x); }
 constexpr float kQueryScale = 0.08838834764831845f;
 
 // log(1 + e^z) = max(z, 0) + log(1 + t) with t = e^-|z|; log(1 + t) / t to 2e-7 on [0, 1], fitted at Chebyshev nodes.
@@ -107,6 +108,12 @@ template <bool kBounded>
 __device__ __forceinline__ float4 log_decay4(float4 f, float4 bias, float a, float lower_bound) {
   return {log_decay<kBounded>(f.x, bias.x, a, lower_bound), log_decay<kBounded>(f.y, bias.y, a, lower_bound),
           log_decay<kBounded>(f.z, bias.z, a, lower_bound), log_decay<kBounded>(f.w, bias.w, a, lower_bound)};
+}
+
+// Whether 2^-G stays in range for all channels of a head, four a lane. Unbounded gates only.
+__device__ __forceinline__ bool is_moderate(float4 total) {
+  constexpr float kLeast = -64.f;
+  return __all_sync(kAllLanes, fminf(fminf(total.x, total.y), fminf(total.z, total.w)) > kLeast) != 0;
 }
 
 // Two values' planes, and back.

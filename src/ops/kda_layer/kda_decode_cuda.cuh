@@ -42,7 +42,8 @@ __device__ __forceinline__ void write_operands(DecodeShared<kBounded>& shared, c
 // qt) for both tiles, and those of the row with the journal's keys. Rows and columns of operands that are not there may
 // hold anything: their products are dropped.
 struct Products {
-  float anchor[2][4] = {}, pairs[4] = {}, own[4] = {};
+  float anchor[2][4] = {}, pairs[4] = {};
+  float own = 0.f;  // unbounded: q and k of the row
 };
 __device__ __forceinline__ uint2 operand(const uint16_t* row, int k) {
   return *reinterpret_cast<const uint2*>(row + 16 * k);
@@ -66,12 +67,13 @@ __device__ __forceinline__ Products products(const DecodeShared<kBounded>& share
     if constexpr (kBounded) {
       ptx::mma_bf16(d.pairs, keys, b.x, b.y);
     } else {
-      const uint2 rows = operand(shared.pair_rows[g] + 4 * c, k), key = operand(shared.plain[0] + 4 * c, k),
-                  query = operand(shared.plain[1] + 4 * c, k);
-      const uint32_t own_key[4] = {key.x, key.x, key.y, key.y};
+      const uint2 rows = operand(shared.pair_rows[g] + 4 * c, k);
       ptx::mma_bf16(d.pairs, keys, rows.x, rows.y);
-      ptx::mma_bf16(d.own, own_key, query.x, query.y);
     }
+  }
+  if constexpr (!kBounded) {
+    const auto row = [&](int which) { return unpack4(reinterpret_cast<const uint2*>(shared.plain[which])[lane]); };
+    d.own = cuda::warp_sum(dot4(row(1), row(0)));
   }
   return d;
 }
@@ -88,7 +90,7 @@ __device__ __forceinline__ void store_pairs(PairWeights& to, const Products& d, 
     if (!mine) continue;
     to.updates[j] = j < t ? -(beta * d.pairs[2 * upper]) : -0.f;
     to.products[j] = j < t ? d.pairs[2 * upper + 1] : 0.f;
-    if (j == t) to.own = kBounded ? d.pairs[2 * upper + 1] : d.own[0];
+    if (j == t) to.own = kBounded ? d.pairs[2 * upper + 1] : d.own;
   }
 }
 
@@ -108,7 +110,7 @@ __global__ void __launch_bounds__(kDecodeThreads, 4) decode(const StepView* step
   DecodeRow r(place, head);
   me.fetch_plane(r.base.planes(), r.commits);
   r.find_pages(head);
-  const ScaledKeys<kBounded> scaled(r, warp, lane);
+  ScaledKeys<kBounded> scaled(r, warp, lane);
   const ValueHistory values(layer, r, head, column);
   KeyHistory keys;
   if (warp < 2) keys.fetch(layer, r, head, warp == 0 ? kQ : kK, lane);
@@ -132,6 +134,7 @@ __global__ void __launch_bounds__(kDecodeThreads, 4) decode(const StepView* step
     f = reinterpret_cast<const uint2*>(row(layer.f))[lane];
   }
   const uint16_t x = row(layer.inputs[kV])[column];
+  scaled.settle();
   scaled.store(shared, warp);
   if (warp < 2) write_operands(shared, layer, r, keys, scaled, key_input, f, warp, lane);
   const float value = values.convolved(x);

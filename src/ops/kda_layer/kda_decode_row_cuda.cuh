@@ -105,13 +105,13 @@ __device__ __forceinline__ void store_places(uint16_t* row, int lane, uint2 valu
 
 // Journal keys that enter products scaled by channels; every warp has four rows of them at most.
 //   bounded, of a commit: kd = bf16(kn 2^G_15)
-//   unbounded: bf16(k 2^(R - G_j)), R being G before the block of 2^b rows in which row t meets row j, or, of a
-//   commit, G_15. Bit b of t opens the block that begins at t >> b << b, and the 2^b rows before it meet t there.
+//   unbounded: bf16(k 2^(R - G_j)), R being 0 or G before the block of 2^b rows in which row t meets row j; of a
+//   commit, kd. Bit b of t opens the block that begins at t >> b << b, and the 2^b rows before it meet t there.
 template <bool kBounded>
 class ScaledKeys {
  public:
-  __device__ ScaledKeys(const DecodeRow& r, int warp, int lane) : commits_(r.commits), lane_(lane) {
-    const int t = r.row;
+  __device__ ScaledKeys(const DecodeRow& r, int warp, int lane) : commits_(r.commits), lane_(lane), row_(r.row) {
+    const int t = row_;
     if (kBounded && !commits_) return;
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
@@ -139,7 +139,21 @@ class ScaledKeys {
       if constexpr (!kBounded) decays_[i] = r.decays(rows_[i], lane);
     }
   }
-  // Unbounded: G before the block that bit b of the row opens.
+  // When there is time to wait for what the constructor loads; before the functions that follow.
+  __device__ void settle() {
+    if constexpr (!kBounded) {
+      float4 last = starts_[0];  // G of the newest of the keys: of the lowest bit
+#pragma unroll
+      for (int b = 3; b > 0; --b) {
+        if (!commits_ && (row_ & ((2 << b) - 1)) == 1 << b) last = starts_[b];
+      }
+      moderate_ = is_moderate(last);
+      if (!moderate_ || commits_) return;
+#pragma unroll
+      for (int b = 0; b < 4; ++b) starts_[b] = {0.f, 0.f, 0.f, 0.f};
+    }
+  }
+  // Unbounded: R of the rows that meet the row in the block that its bit b opens.
   __device__ float4 start(int b) const { return starts_[b]; }
 
   __device__ void store(DecodeShared<kBounded>& shared, int warp) const {
@@ -149,11 +163,13 @@ class ScaledKeys {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       if (!kBounded && rows_[i] == kNone) continue;
-      float4 factor = end;
+      uint2 x = keys_[i];
       if constexpr (!kBounded) {
-        factor = exp2_4((i < 2 ? starts_[3] : i == 2 ? starts_[2] : warp < 2 ? starts_[1] : starts_[0]) - decays_[i]);
+        const float4 start = i < 2 ? starts_[3] : i == 2 ? starts_[2] : warp < 2 ? starts_[1] : starts_[0];
+        const bool to_zero = commits_ && moderate_;
+        x = pack4(unpack4(x) * exp2_4((to_zero ? float4{0.f, 0.f, 0.f, 0.f} : start) - decays_[i]));
       }
-      const uint2 x = pack4(unpack4(keys_[i]) * factor);
+      if (kBounded || (commits_ && moderate_)) x = pack4(unpack4(x) * end);
       if (kBounded || commits_) {
         store_places(shared.keys[rows_[i]], lane_, x);
       } else {
@@ -165,8 +181,8 @@ class ScaledKeys {
  private:
   static constexpr int kNone = -1;
 
-  bool commits_;
-  int lane_, rows_[4];
+  bool commits_, moderate_ = false;
+  int lane_, row_, rows_[4];
   uint2 keys_[4] = {};
   float4 decays_[kBounded ? 1 : 4] = {}, starts_[kBounded ? 1 : 4] = {};
 };

@@ -23,17 +23,18 @@
 //   P_i[c] = sum_d kt_i[d] hi(S[d][c]),  Q_i[c] the same with qt_i
 //   bounded:    kn_j = bf16(k_j 2^-G_j), below e^80 since G > -80 log2 e
 //               Lb_ij = beta_i (kt_i . kn_j);  A_ij = qt_i . kn_j
-//   unbounded:  k and q are rounded to BF16 before any use. For j < i let b be the highest bit in which i and j differ
-//               and m the multiple of 2^b with j < m <= i; R = G_{m-1}, so that no exponent is positive:
-//               Lb_ij = beta_i (bf16(k_i 2^(G_i - R)) . bf16(k_j 2^(R - G_j)))
-//               A_ij = the same with q_i, without beta;  A_ii = q_i . k_i
+//   unbounded:  k and q are rounded to BF16 before any use. R = 0 while G_{i-1} > -64 in every channel. Else, for j <
+//   i,
+//               let b be the highest bit in which i and j differ and m the multiple of 2^b with j < m <= i; R =
+//               G_{m-1}, so that no exponent is positive: Lb_ij = beta_i (bf16(k_i 2^(G_i - R)) . bf16(k_j 2^(R -
+//               G_j))) A_ij = the same with q_i, without beta;  A_ii = sum128(q_i k_i)
 //   T = (1 + Lb)^-1, FP32: T_ii = 1, T_ij = sum_{j<=m<i} (-Lb_im) T_mj;  AT_ij = bf16(sum_{j<=m<=i} A_im T_mj)
 //               fused multiply-adds from +0, m ascending
 //   w_i[c] = bf16(beta_i (v_i[c] - P_i[c]))
 //   o_i[c] = Q_i[c] + sum_j AT_ij w_j[c]                                one tensor-core step of 16 rows, j > i being 0
 //   u_m[c] = bf16(sum_j bf16(T_mj) w_j[c])                              one tensor-core step from zero
 //   anchor:     S'[d][c] = 2^G_15[d] S[d][c] + sum_m kd_m[d] u_m[c]  one tensor-core step
-//               kd_j = bf16(kn_j 2^G_15) (bounded), bf16(k_j 2^(G_15 - G_j)) (unbounded)
+//               kd_j = bf16(kn_j 2^G_15); unbounded, unless G_15 > -64 in every channel: bf16(k_j 2^(G_15 - G_j))
 //   out = bf16(((o * r) * w) * sig(gate)), r = rsqrt(ss / 128 + eps);  ss: 16 columns at a time o[x]^2 + o[x + 8]^2,
 //   then
 //               over x at distances 1, 2, 4, then the eight groups ascending
@@ -52,7 +53,7 @@
 // Spans start anywhere; where a row lies at a multiple of 16 above span.anchor_position, the next anchor is made in the
 // same pass, and stored if span.anchor_writes has it. Rows are stored where the page table has a page.
 // Spans of one row take one launch (a block for each head; a chunk's start costs it the lo plane and both new planes);
-// longer ones two: what needs no state, for all chunks at once, then chunk after chunk with S in registers.
+// longer ones two: what needs no state, for all chunks at once, and beside it, chunk after chunk, S in registers.
 #pragma once
 
 #include <memory>
@@ -87,7 +88,7 @@ struct KdaLayerArgs {
   KdaRows q, k, v, f, gate;
   const float* beta_logit = nullptr;
   int64_t beta_logit_stride = 0;
-  uint16_t* out = nullptr;
+  uint16_t* out = nullptr;  // none of the inputs
   int64_t out_stride = 0;
   int64_t workspace_bytes = int64_t{256} << 20;  // for chunks between the two launches; longer steps take more launches
 };

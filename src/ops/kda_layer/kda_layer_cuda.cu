@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 #include "base/error.h"
@@ -21,10 +22,9 @@ class KdaLayer final : public CudaOp {
  public:
   KdaLayer(CudaDevice& device, std::string name, const KdaLayerArgs& args)
       : CudaOp(device, std::move(name)), layer_(layer(device, args)) {
-    const int64_t chunk_bytes = args.heads * kda::kBlockBytes;
-    chunks_ = static_cast<int>(std::max<int64_t>(1, args.workspace_bytes / chunk_bytes));
-    carry_offset_ = chunks_ * chunk_bytes;
-    device.reserve_workspace(carry_offset_ + 2 * args.heads * kStateBytes);
+    capacity_ = std::max<int64_t>(args.heads, args.workspace_bytes / kda::kBlockBytes);
+    device.reserve_workspace(capacity_ * kda::kBlockBytes + 2 * args.heads * kStateBytes);
+    flags_ = device.allocate_array<uint32_t>(capacity_);
     device.launched(allow_shared(&kda::decode<kBounded>, sizeof(kda::DecodeShared<kBounded>)));
     device.launched(allow_shared(&kda::prep<kBounded>, device.shared_limit()));
     device.launched(allow_shared(&kda::span, device.shared_limit()));
@@ -83,40 +83,85 @@ class KdaLayer final : public CudaOp {
             .out_stride = args.out_stride};
   }
 
-  // The chunks of spans of two rows and more: at most as many as rows, and two beyond each span's sixteenths.
+  // The chunks of spans of two rows and more: at most as many as rows, and two beyond each span's sixteenths. Blocks of
+  // many spans that the workspace has no room for are made for some heads after the other, so that all multiprocessors
+  // have whole spans to work on; those of few spans for some chunks after the other.
   void enqueue_long(const StepBounds& bounds) {
     const int chunks =
         static_cast<int>(std::min<int64_t>(bounds.rows, bounds.rows / kPagePositions + 2 * int64_t{bounds.spans}));
-    const int64_t table = kda::LongSpans::shared_bytes(bounds.spans);
-    std::byte* const blocks = device().workspace();
-    float4* const carry = reinterpret_cast<float4*>(blocks + carry_offset_);
-    const int64_t carry_size = layer_.heads * kStateBytes / static_cast<int64_t>(sizeof(float4));
-    for (int first = 0, turn = 0; first < chunks; first += chunks_, turn ^= 1) {
-      const kda::ChunkRange range{first, std::min(first + chunks_, chunks)};
-      // As many units as run at once; bounds.rows has fewer chunks than it bounds.
-      const int at_once = device().sm_count() * (kBounded ? 3 : 2);
-      const int runs = std::max(1, at_once / layer_.heads) * kda::kPrepWarps;
-      const int run = std::max(1, (std::min(range.end - range.first, bounds.rows / kda::kChunk) + runs - 1) / runs);
-      const int most = ((range.end - range.first + run - 1) / run + kda::kPrepWarps - 1) / kda::kPrepWarps;
-      launch(device(),
-             {.grid = std::min<int64_t>(int64_t{most} * layer_.heads, at_once),
-              .block = kda::kPrepWarps * 32,
-              .shared_bytes = static_cast<int64_t>(sizeof(kda::PrepShared<kBounded>)) + table,
-              .overlap = true},
-             &kda::prep<kBounded>, device().step(), layer_, range, run, blocks);
-      launch(device(),
-             {.grid = std::min<int64_t>(int64_t{bounds.spans} * layer_.heads, device().sm_count()),
-              .block = kda::kAllThreads,
-              .shared_bytes = static_cast<int64_t>(sizeof(kda::SpanShared)) + table,
-              .overlap = true},
-             &kda::span, device().step(), layer_, range, blocks, carry + turn * carry_size,
-             carry + (turn ^ 1) * carry_size);
+    const int fit = static_cast<int>(std::min<int64_t>(layer_.heads, capacity_ / chunks));
+    if (fit >= 1 && int64_t{bounds.spans} * layer_.heads >= 2 * device().sm_count()) {
+      const int groups = (layer_.heads + fit - 1) / fit, heads = (layer_.heads + groups - 1) / groups;
+      for (int first = 0; first < layer_.heads; first += heads) {
+        enqueue_range(bounds, {0, chunks}, first, std::min(heads, layer_.heads - first), 0);
+      }
+    } else {
+      const int at_once = static_cast<int>(capacity_ / layer_.heads);
+      for (int first = 0, turn = 0; first < chunks; first += at_once, turn ^= 1) {
+        enqueue_range(bounds, {first, std::min(first + at_once, chunks)}, 0, layer_.heads, turn);
+      }
     }
   }
 
+  struct PrepShape {
+    int blocks, warps;
+    kda::PrepDeal deal;
+  };
+  // For about so many chunks, of spans with `in_span` on the average. `serial`: blocks of the kernel that follows, each
+  // of which takes about as long for a chunk as a multiprocessor does here. Where it leaves multiprocessors free, they
+  // do as much beside it as it takes time for; the rest comes first.
+  PrepShape prep_shape(int chunks, int in_span, int heads, int serial, int64_t table) const {
+    constexpr int kAll = std::numeric_limits<int>::max();
+    const int64_t room = device().shared_limit() - static_cast<int64_t>(sizeof(kda::PrepShared)) - table;
+    const int warps = static_cast<int>(
+        std::min<int64_t>(kda::kPrepWarps<kBounded>, room / static_cast<int64_t>(sizeof(kda::PrepBlock))));
+    const int all = device().sm_count(), free = all - serial;
+    const auto turns = [&](int run) { return int64_t{(chunks + run * warps - 1) / (run * warps)} * heads; };
+    if (free > 0) {
+      const int64_t before = turns(1) - int64_t{free} * in_span / warps;
+      if (before > 0) return {all, warps, {1, static_cast<int>(before), serial}};
+      return {free > heads ? free - free % heads : free, warps, {1, kAll, 0}};  // a block stays with a head
+    }
+    // Short runs load more, long ones leave multiprocessors without work at the end.
+    int best = 1;
+    double least = 0;
+    for (int run = 1; run <= 8; ++run) {
+      const double time = static_cast<double>((turns(run) + all - 1) / all) * (run + 0.1);
+      if (run == 1 || time < least) best = run, least = time;
+    }
+    return {all, warps, {best, kAll, 0}};
+  }
+
+  // The second launch overlaps the first.
+  void enqueue_range(const StepBounds& bounds, const kda::ChunkRange& range, int first_head, int heads, int turn) {
+    const int64_t table = kda::LongSpans::shared_bytes(bounds.spans);
+    const int chunks = range.end - range.first;
+    const int serial = static_cast<int>(std::min<int64_t>(int64_t{bounds.spans} * heads, device().sm_count()));
+    const int expected =
+        std::min(chunks, std::max(1, bounds.rows / kda::kChunk));  // bounds.rows bounds more than it has
+    const PrepShape prep = prep_shape(expected, expected / bounds.spans, heads, serial, table);
+    std::byte* const workspace = device().workspace();
+    float4* const carry = reinterpret_cast<float4*>(workspace + capacity_ * kda::kBlockBytes);
+    const int64_t carry_size = layer_.heads * kStateBytes / static_cast<int64_t>(sizeof(float4));
+    const kda::Blocks blocks{workspace, flags_, first_head, heads, chunks};
+    launch(device(),
+           {.grid = prep.blocks,
+            .block = prep.warps * 32,
+            .shared_bytes = static_cast<int64_t>(sizeof(kda::PrepShared) + prep.warps * sizeof(kda::PrepBlock)) + table,
+            .overlap = true},
+           &kda::prep<kBounded>, device().step(), layer_, range, prep.deal, blocks);
+    launch(device(),
+           {.grid = serial,
+            .block = kda::kAllThreads,
+            .shared_bytes = static_cast<int64_t>(sizeof(kda::SpanShared)) + table,
+            .overlap = true},
+           &kda::span, device().step(), layer_, range, blocks, carry + turn * carry_size,
+           carry + (turn ^ 1) * carry_size);
+  }
+
   kda::Layer layer_;
-  int chunks_ = 0;
-  int64_t carry_offset_ = 0;
+  int64_t capacity_ = 0;  // blocks of chunks' heads that the workspace holds
+  uint32_t* flags_ = nullptr;
 };
 
 }  // namespace

@@ -229,6 +229,24 @@ TEST_P(KdaLayerCuda, ManySpansEqualEachAlone) {
   EXPECT_TRUE(together.pages().values() == alone.pages().values()) << "journal pages differ";
 }
 
+// So many spans that launches take turns over the heads.
+TEST_P(KdaLayerCuda, ManySpansInSeveralLaunchesEqualOne) {
+  constexpr int64_t kMany = 140, kRows = 3, kWorkspace = 320 * 14'000;  // as many chunks of a head as may be
+  KdaWorld whole(device(), GetParam().bounded, kHeads, kMany, kRows, kMany * kRows),
+      pieces(device(), GetParam().bounded, kHeads, kMany, kRows, kMany * kRows, kWorkspace);
+  for (KdaWorld* w : {&whole, &pieces}) {
+    for (int64_t s = 0; s < kMany; ++s) {
+      w->sequence(s).rows =
+          KdaSequenceRows(kHeads, kRows, GetParam().bounded, GetParam().gates, static_cast<uint64_t>(s));
+    }
+    w->step(std::vector<int64_t>(static_cast<size_t>(kMany), kRows));
+  }
+  for (int64_t s = 0; s < kMany; ++s) {
+    expect_same_bits(whole.sequence(s).out, pieces.sequence(s).out, "out");
+  }
+  EXPECT_TRUE(whole.pages().values() == pieces.pages().values()) << "journal pages differ";
+}
+
 using KdaLayerCudaArguments = CudaCase;
 
 TEST_F(KdaLayerCudaArguments, WhatDoesNotFitIsRefused) {

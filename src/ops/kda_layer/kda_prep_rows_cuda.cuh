@@ -100,23 +100,32 @@ __device__ __forceinline__ void convolve_rows(float4* s, const PrepChunk& chunk,
   }
 }
 
-// Sums over the warp of eight values, in the order of cuda::warp_sum; value i ends in lane 16 i2 + 8 i1 + 4 i0 + x.
-template <int kCount>
+// Sums over the warp of eight or four values, in the order of cuda::warp_sum; value i ends in lanes fold_lane<8>(i) +
+// x.
+template <int kCount, int kDistance>
 __device__ __forceinline__ void fold(float* v, int lane) {
-  const bool upper = (lane & (4 * kCount)) != 0;
+  const bool upper = (lane & kDistance) != 0;
 #pragma unroll
   for (int i = 0; i < kCount; ++i) {
     const float give = upper ? v[i] : v[i + kCount], keep = upper ? v[i + kCount] : v[i];
-    v[i] = keep + __shfl_xor_sync(kAllLanes, give, 4 * kCount);
+    v[i] = keep + __shfl_xor_sync(kAllLanes, give, kDistance);
   }
 }
 __device__ __forceinline__ float fold8(float* v, int lane) {
-  fold<4>(v, lane);
-  fold<2>(v, lane);
-  fold<1>(v, lane);
+  fold<4, 16>(v, lane);
+  fold<2, 8>(v, lane);
+  fold<1, 4>(v, lane);
   return cuda::warp_sum<4>(v[0]);
 }
-__device__ constexpr int fold8_lane(int i) { return 4 * i; }
+__device__ __forceinline__ float fold4(float* v, int lane) {
+  fold<2, 16>(v, lane);
+  fold<1, 8>(v, lane);
+  return cuda::warp_sum<8>(v[0]);
+}
+template <int kCount>
+__device__ constexpr int fold_lane(int i) {
+  return 32 / kCount * i;
+}
 
 // What a warp keeps of a head while it goes through chunks of a span.
 struct PrepStreams {
@@ -143,11 +152,12 @@ struct PrepStreams {
   }
 };
 
-// Rows through convolution, norm and gate: take(row, live, q, k, G) for every row of the chunk, ascending; q and k are
-// 0 where not live, G is the sum so far. At the end the streams are at the rows behind the chunk. The loop is not
-// unrolled as a whole: a chunk would run through more code than the instruction cache holds.
+// Rows through convolution, norm and gate: take(row, live, q, k, G) for every row of the chunk, ascending, and
+// take.finish(row) after each four that begin with `row`; q and k are 0 where not live, G is the sum so far. At the end
+// the streams are at the rows behind the chunk. The loop is not unrolled as a whole: a chunk would run through more
+// code than the instruction cache holds.
 template <bool kBounded, bool kPlain, class Take>
-__device__ __forceinline__ float4 prep_rows(const PrepChunk& chunk, PrepStreams& streams, int lane, const Take& take) {
+__device__ __forceinline__ float4 prep_rows(const PrepChunk& chunk, PrepStreams& streams, int lane, Take& take) {
   const Layer& layer = chunk.head.layer;
   float4 total = {0.f, 0.f, 0.f, 0.f};
   if (kBounded && chunk.first > 0) total = reinterpret_cast<const float4*>(chunk.page.decays(chunk.first - 1))[lane];
@@ -166,13 +176,14 @@ __device__ __forceinline__ float4 prep_rows(const PrepChunk& chunk, PrepStreams&
     for (int i = 0; i < 4; ++i) {
       const int row = start + i;
       const bool live = kPlain || chunk.live(row);
-      const float of_q = __shfl_sync(kAllLanes, factor, fold8_lane(2 * i)),
-                  of_k = __shfl_sync(kAllLanes, factor, fold8_lane(2 * i + 1));
+      const float of_q = __shfl_sync(kAllLanes, factor, fold_lane<8>(2 * i)),
+                  of_k = __shfl_sync(kAllLanes, factor, fold_lane<8>(2 * i + 1));
       if (live) total = total + log_decay4<kBounded>(unpack4(streams.decays.x[i]), bias, streams.a, layer.lower_bound);
       if (!kBounded && row < chunk.first) total = reinterpret_cast<const float4*>(chunk.page.decays(row))[lane];
       take(row, live, q[i] * (live ? of_q * kQueryScale : 0.f), k[i] * (live ? of_k : 0.f), total);
       if (!kPlain && live && chunk.page) reinterpret_cast<float4*>(chunk.page.decays(row))[lane] = total;
     }
+    take.finish(start);
     streams.load_decays(chunk, start + 4, lane);
   }
   return total;

@@ -21,35 +21,67 @@ struct alignas(1024) SpanStage {
 struct SpanShared {
   SpanStage stages[kStages];
   Outputs outputs;
+  alignas(16) ValueInputs inputs[kValueThreads / 32];
   uint64_t full[kStages], empty[kStages];
 };
 
-// Block and values of chunk i, when its stage is free, by the fourth warpgroup.
-__device__ __forceinline__ void prepare_stage(SpanShared& shared, const SpanPart& part, const std::byte* blocks,
-                                              ValueRows& values, int i) {
-  const int use = part.use(i), number = use % kStages, thread = static_cast<int>(threadIdx.x) % kValueThreads;
-  SpanStage& stage = shared.stages[number];
-  // racecheck stages: what is written to a stage follows all reads of the chunk that had it, by `empty`; `full` hands
-  // it over.
-  ptx::mbarrier_wait(&shared.empty[number], (use / kStages + 1) % 2);
-  if (thread == 0) {
-    const int64_t block = int64_t{part.block0 + i} * part.head.layer.heads + part.head.head;
-    ptx::mbarrier_arrive_expect(&shared.full[number], kBlockBytes);
-    ptx::bulk_load(stage.block, blocks + block * kBlockBytes, kBlockBytes, &shared.full[number]);
+// How many flags from `flags` on are up, at least one of `most`; by a warp, which asks for 32 at once and puts back
+// those that it counts.
+__device__ inline int take_flags(uint32_t* flags, int most, int lane) {
+  for (;;) {
+    const bool up = lane < most && ptx::load_acquire(flags + lane) != 0;
+    const unsigned down = ~__ballot_sync(kAllLanes, up);
+    const int count = down == 0 ? 32 : __ffs(static_cast<int>(down)) - 1;
+    if (lane < count) flags[lane] = 0;
+    if (count > 0) return count;
   }
-  __syncwarp();
-  values.store(stage.values, i);
-  __syncwarp();
-  if (thread % 32 == 0) ptx::mbarrier_arrive(&shared.full[number]);
-  if (i + 1 < part.end) values.load(i + 1);
 }
 
-__device__ __forceinline__ void prepare_stages(SpanShared& shared, const SpanPart& part, const std::byte* blocks) {
-  const int thread = static_cast<int>(threadIdx.x) % kValueThreads;
-  ValueRows values(part, thread / 32, thread % 32);
-  values.load(part.first);
-  for (int i = part.first; i < part.end; ++i) prepare_stage(shared, part, blocks, values, i);
-}
+// Blocks and values of a part's chunks, by the fourth warpgroup.
+class StageFiller {
+ public:
+  __device__ StageFiller(SpanShared& shared, const SpanPart& part, const Blocks& blocks)
+      : shared_(shared),
+        part_(part),
+        blocks_(blocks),
+        thread_(static_cast<int>(threadIdx.x) % kValueThreads),
+        ready_(part.first),
+        values_(part, shared.inputs[thread_ / 32], thread_ / 32, thread_ % 32) {}
+
+  __device__ void run() {
+    for (int i = part_.first; i < part_.end; ++i) fill(i);
+  }
+
+ private:
+  __device__ void fill(int i) {
+    const int use = part_.use(i), number = use % kStages, head = part_.head.head, lane = thread_ % 32;
+    SpanStage& stage = shared_.stages[number];
+    // racecheck stages: what is written to a stage follows all reads of the chunk that had it, by `empty`; `full` hands
+    // it over.
+    ptx::mbarrier_wait(&shared_.empty[number], (use / kStages + 1) % 2);
+    if (thread_ < 32) {
+      if (i == ready_) {
+        ready_ += take_flags(blocks_.flag(part_.block0 + i, head), part_.end - i, lane);
+        __syncwarp();
+        ptx::fence_async_global();
+      }
+      if (lane == 0) {
+        ptx::mbarrier_arrive_expect(&shared_.full[number], kBlockBytes);
+        ptx::bulk_load(stage.block, blocks_.at(part_.block0 + i, head), kBlockBytes, &shared_.full[number]);
+      }
+    }
+    __syncwarp();
+    values_.store(stage.values, i);
+    __syncwarp();
+    if (lane == 0) ptx::mbarrier_arrive(&shared_.full[number]);
+  }
+
+  SpanShared& shared_;
+  const SpanPart& part_;
+  const Blocks& blocks_;
+  int thread_, ready_;  // chunks before `ready_` have their blocks
+  ValueRows values_;
+};
 
 // By the third warpgroup.
 __device__ __forceinline__ void run_outputs(SpanShared& shared, const SpanPart& part) {
@@ -94,11 +126,10 @@ __device__ __forceinline__ void run_part(SpanShared& shared, const SpanPart& par
       for (int x = 0; x < 4; ++x) high[k][x] = high_planes(s[8 * k + 2 * x], s[8 * k + 2 * x + 1]);
     }
     ptx::wgmma_fence();
+    const uint64_t rows = ptx::wgmma_descriptor(address + kBlockOperands, 16, 1024, ptx::Swizzle::k128);
 #pragma unroll
     for (int k = 0; k < 8; ++k) {
-      const uint64_t operand =
-          ptx::wgmma_descriptor(address + kBlockOperands + k / 4 * 4096 + k % 4 * 32, 16, 1024, ptx::Swizzle::k128);
-      ptx::wgmma_bf16<32>(p, high[k], operand, k > 0);
+      ptx::wgmma_bf16<32>(p, high[k], rows + static_cast<uint64_t>((k / 4 * 4096 + k % 4 * 32) / 16), k > 0);
     }
     ptx::wgmma_commit();
     // Meanwhile: the decay for the commit (in the last chunk for nothing), v, beta.
@@ -147,16 +178,17 @@ __device__ __forceinline__ void run_part(SpanShared& shared, const SpanPart& par
     for (int x = 0; x < 4; ++x) w[x] = pack_bf16(a[x / 2 * 2][x % 2], a[x / 2 * 2 + 1][x % 2]);
     float sums[8];
     ptx::wgmma_fence();
-    ptx::wgmma_bf16<16>(sums, w, core_matrices(address + kBlockInverse), false);
+    const uint64_t inverse = core_matrices(address + kBlockInverse);
+    ptx::wgmma_bf16<16>(sums, w, inverse, false);
     ptx::wgmma_commit();
-    ptx::wgmma_bf16<16>(o, w, core_matrices(address + kBlockOutput));
+    ptx::wgmma_bf16<16>(o, w, inverse + (kBlockOutput - kBlockInverse) / 16);
     ptx::wgmma_commit();
     ptx::wgmma_wait<1>();
     ptx::pin<8>(sums);
     const uint32_t u[4] = {pack_bf16(sums[0], sums[1]), pack_bf16(sums[2], sums[3]), pack_bf16(sums[4], sums[5]),
                            pack_bf16(sums[6], sums[7])};
     ptx::wgmma_fence();
-    ptx::wgmma_bf16<128>(s, u, core_matrices(address + kBlockCommit));
+    ptx::wgmma_bf16<128>(s, u, inverse - (kBlockInverse - kBlockCommit) / 16);
     ptx::wgmma_commit();
     ptx::wgmma_wait<1>();
     ptx::pin<8>(o);
@@ -183,13 +215,13 @@ __device__ __forceinline__ void run_part(SpanShared& shared, const SpanPart& par
 // The block's share of the launch: work(part) for each part.
 template <class Work>
 __device__ __forceinline__ void for_parts(const StepView* step, const Layer& layer, const ChunkRange& range,
-                                          const LongSpans& spans, const Work& work) {
+                                          const LongSpans& spans, const Blocks& blocks, const Work& work) {
   int used = 0;
-  for (int item = static_cast<int>(blockIdx.x); item < spans.count() * layer.heads;
+  for (int item = static_cast<int>(blockIdx.x); item < spans.count() * blocks.heads;
        item += static_cast<int>(gridDim.x)) {
-    const LongSpan entry = spans[item / layer.heads];
+    const LongSpan entry = spans[item / blocks.heads];
     const SpanView& view = step->spans[static_cast<size_t>(entry.span)];
-    const SpanPart part({*step, view, layer, item % layer.heads}, entry.first_chunk - range.first,
+    const SpanPart part({*step, view, layer, blocks.first_head + item % blocks.heads}, entry.first_chunk - range.first,
                         range.end - range.first, used);
     if (part.first >= part.end) continue;
     work(part);
@@ -198,9 +230,8 @@ __device__ __forceinline__ void for_parts(const StepView* step, const Layer& lay
 }
 
 // carry: S of a span that the launch before or after works on too, [head][64 KB].
-__global__ void __launch_bounds__(kAllThreads, 1)
-    span(const StepView* step, Layer layer, ChunkRange range, const std::byte* blocks, const float4* carry_in,
-         float4* carry_out) {
+__global__ void __launch_bounds__(kAllThreads, 1) span(const StepView* step, Layer layer, ChunkRange range,
+                                                       Blocks blocks, const float4* carry_in, float4* carry_out) {
   WEIR_DYNAMIC_SHARED(SpanShared, memory);
   SpanShared& shared = *memory;
   const int thread = static_cast<int>(threadIdx.x), warp = thread / 32, lane = thread % 32;
@@ -215,28 +246,29 @@ __global__ void __launch_bounds__(kAllThreads, 1)
   }
   if (thread < kDim) shared.outputs.norm_weight[thread] = layer.norm_weight[thread];
   __syncthreads();
-  ptx::wait_for_previous();
   if (thread >= kSpanThreads) {
     ptx::lower_registers<kOtherRegisters>();
     if (thread < kSpanThreads + kOutputThreads) {
-      for_parts(step, layer, range, spans, [&](const SpanPart& part) { run_outputs(shared, part); });
+      for_parts(step, layer, range, spans, blocks, [&](const SpanPart& part) { run_outputs(shared, part); });
     } else {
-      for_parts(step, layer, range, spans, [&](const SpanPart& part) { prepare_stages(shared, part, blocks); });
+      for_parts(step, layer, range, spans, blocks,
+                [&](const SpanPart& part) { StageFiller(shared, part, blocks).run(); });
     }
-    return;
+  } else {
+    ptx::raise_registers<kSpanRegisters>();
+    for_parts(step, layer, range, spans, blocks, [&](const SpanPart& part) {
+      constexpr int kCarry = kDim * kDim / 4;
+      float s[64];
+      if (part.first == 0) {
+        load_anchor(s, part.head.anchor(part.head.span.anchor), warp, lane);
+      } else {
+        load_carry(s, carry_in + part.head.head * kCarry);
+      }
+      run_part(shared, part, s);
+      if (part.end < part.chunks) store_carry(s, carry_out + part.head.head * kCarry);
+    });
   }
-  ptx::raise_registers<kSpanRegisters>();
-  for_parts(step, layer, range, spans, [&](const SpanPart& part) {
-    constexpr int kCarry = kDim * kDim / 4;
-    float s[64];
-    if (part.first == 0) {
-      load_anchor(s, part.head.anchor(part.head.span.anchor), warp, lane);
-    } else {
-      load_carry(s, carry_in + part.head.head * kCarry);
-    }
-    run_part(shared, part, s);
-    if (part.end < part.chunks) store_carry(s, carry_out + part.head.head * kCarry);
-  });
+  ptx::wait_for_previous();  // whoever comes next waits for this kernel alone
 }
 
 }  // namespace weir::kda

@@ -86,9 +86,14 @@ class OutputRows {
       ptx::store_stream(to + 1, uint4{y[4], y[5], y[6], y[7]});
     }
     gates_ = load_gates(i + 1, end);
+    if (const int later = i + kPrefetched; lane < 4 && later < end && live(later)) {
+      ptx::bulk_prefetch(place_.gate + later * kChunk * place_.gate_stride, kRowBytes);
+    }
   }
 
  private:
+  static constexpr int kPrefetched = 4;  // chunks from which gates are asked for as far as the L2 cache
+
   struct Gates {
     uint4 x[2] = {};
   };

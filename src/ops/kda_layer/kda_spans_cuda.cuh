@@ -13,6 +13,19 @@ struct ChunkRange {
   int first, end;
 };
 
+// Blocks of a launch's chunks and heads, [chunk][head], and for each a flag, [head][chunk]: not 0 when the block lies
+// in memory, since the serial kernel starts while prep runs. Who has waited for a flag puts it back to 0.
+struct Blocks {
+  std::byte* data;
+  uint32_t* flags;
+  int first_head, heads, chunks;
+
+  __device__ std::byte* at(int chunk, int head) const {
+    return data + (int64_t{chunk} * heads + head - first_head) * kBlockBytes;
+  }
+  __device__ uint32_t* flag(int chunk, int head) const { return flags + int64_t{head - first_head} * chunks + chunk; }
+};
+
 struct LongSpan {
   int span;         // in the step
   int first_chunk;  // its number
