@@ -176,6 +176,10 @@ struct ExpertProduct {
   bool planned_before = false;
   PairRows x;
   ExpertOut out;
+  // Weights of the same experts that are on their way to the L2 cache meanwhile, since the next product multiplies
+  // them: [experts] of so many bytes; none: null.
+  const std::byte* ahead = nullptr;
+  int64_t ahead_bytes = 0;
 };
 
 // --- the launches
@@ -200,6 +204,7 @@ struct PlanArgs {
   int64_t in = 0;
   uint16_t* rounded = nullptr;  // [rows, width]
   int64_t width = 0;
+  bool routed_before = false;  // MoeArgs
 };
 void plan_pairs(CudaDevice& device, int32_t rows, const PlanArgs& args, const PairPlan& plan);
 // Before the first plan of so many experts. Error when it does not fit into shared memory.
