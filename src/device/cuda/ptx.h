@@ -52,6 +52,13 @@ WEIR_PTX uint32_t mul_bf16x2(uint32_t a, uint32_t b) {
   return product;
 }
 
+// (a & mask) | bits in one instruction; of two constants the compiler makes two.
+WEIR_PTX uint32_t and_or(uint32_t a, uint32_t mask, uint32_t bits) {
+  uint32_t d;
+  asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(d) : "r"(a), "r"(mask), "r"(bits));
+  return d;
+}
+
 // --- global memory --------------------------------------------------------------------------------------------------
 
 // What is read once: past L1. Only for memory that the kernel doesn't write.
