@@ -20,6 +20,7 @@ using cuda::launch;
 constexpr int64_t kMaxVocab = int64_t{1} << 22;
 constexpr int kBlocksPerSm = 8;
 constexpr int kFinishThreads = 32;
+constexpr size_t kHistoriesPerRow = 4;  // of a step that may be waiting
 
 int64_t aligned(int64_t bytes) { return (bytes + 15) / 16 * 16; }
 
@@ -95,7 +96,11 @@ int64_t list_places(const SampleRow& row) {
 class RuntimeSampler final : public CudaSampler {
  public:
   RuntimeSampler(CudaDevice& device, int64_t vocab, int32_t max_rows)
-      : device_(device), vocab_(vocab), max_rows_(max_rows), staging_(device, 4096 + max_rows * int64_t{1024}) {
+      : device_(device),
+        vocab_(vocab),
+        max_rows_(max_rows),
+        staging_(device, 4096 + max_rows * int64_t{1024}),
+        histories_(device, kHistoriesPerRow * static_cast<size_t>(max_rows)) {
     const int64_t jobs = int64_t{2} * max_rows;
     histograms_ = device.allocate_array<Histogram>(jobs);
     lists_ = device.allocate_array<Word>(jobs * kMostListed);
@@ -123,6 +128,11 @@ class RuntimeSampler final : public CudaSampler {
   void enqueue(std::span<const SampleRow> rows, float* logits, int64_t stride) override {
     assert(!rows.empty() && rows.size() <= static_cast<size_t>(max_rows_) && rows_ == 0);
     rows_ = static_cast<int32_t>(rows.size());
+    tables_.assign(rows.size(), nullptr);
+    histories_.begin_step();
+    for (size_t i = 0; i < rows.size(); ++i) {
+      if (has_penalties(rows[i])) tables_[i] = histories_.table(*rows[i].history);
+    }
     begin_staging(rows);
     stage_jobs(rows, logits, stride);
     stage_changes(rows, logits, stride);
@@ -156,13 +166,17 @@ class RuntimeSampler final : public CudaSampler {
   int64_t mask_words() const { return (vocab_ + 31) / 32; }
 
   void begin_staging(std::span<const SampleRow> rows) {
-    int64_t bytes = 1024 + rows_ * static_cast<int64_t>(2 * (sizeof(Job) + sizeof(State)) + sizeof(Changes) + 64);
+    int64_t bytes = 1024 + static_cast<int64_t>(histories_.updates().size_bytes());
+    bytes += rows_ * static_cast<int64_t>(2 * (sizeof(Job) + sizeof(State)) + sizeof(Changes) + 64);
     int64_t places = 0;
     for (const SampleRow& row : rows) {
       places += list_places(row);
+      bytes += static_cast<int64_t>(row.options->logit_bias.size() * sizeof(Bias) +
+                                    row.options->stop_tokens.size() * sizeof(int32_t)) +
+               48;
       if (!row.allowed.empty()) bytes += aligned(mask_words() * 4);
     }
-    staging_.begin(bytes + places * static_cast<int64_t>(sizeof(Bias)) + rows_ * int64_t{48});
+    staging_.begin(bytes);
     if (places > saved_places_) {
       if (saved_ != nullptr) device_.release(reinterpret_cast<std::byte*>(saved_));
       saved_ = device_.allocate_array<float>(2 * places);
@@ -226,6 +240,8 @@ class RuntimeSampler final : public CudaSampler {
 
   void stage_changes(std::span<const SampleRow> rows, float* logits, int64_t stride) {
     const auto with = std::ranges::count_if(rows, [](const SampleRow& row) { return list_places(row) > 0; });
+    updates_ = staging_.take<DeviceHistories::Update>(static_cast<int64_t>(histories_.updates().size()));
+    std::ranges::copy(histories_.updates(), updates_);
     changes_ = staging_.take<Changes>(with);
     changed_ = 0;
     float* saved = saved_;
@@ -242,18 +258,15 @@ class RuntimeSampler final : public CudaSampler {
       Bias* biases = staging_.take<Bias>(static_cast<int64_t>(o.logit_bias.size()));
       for (const auto& [id, value] : o.logit_bias) biases[c.bias_count++] = {id, value};
       c.biases = staging_.on_device(biases);
-      if (has_penalties(rows[i])) {
-        Penalised* entries = staging_.take<Penalised>(static_cast<int64_t>(rows[i].history->table().size()));
-        for (const TokenHistory::Entry& entry : rows[i].history->table()) {
-          if (entry.in_prompt + entry.in_output == 0) continue;
-          assert(entry.id < vocab_);
-          entries[c.penalised_count++] = {entry.id, entry.in_output};
-        }
-        c.penalised = staging_.on_device(entries);
+      if (tables_[i] != nullptr) {
+        c.penalised = tables_[i];
+        c.penalised_count = static_cast<int32_t>(rows[i].history->table().size());
       }
       if (has_stops(rows[i])) {
         int32_t* stops = staging_.take<int32_t>(static_cast<int64_t>(o.stop_tokens.size()));
-        for (const int32_t id : o.stop_tokens) stops[c.stop_count++] = id;
+        std::ranges::copy(o.stop_tokens, stops);
+        std::sort(stops, stops + o.stop_tokens.size());
+        c.stop_count = static_cast<int32_t>(std::unique(stops, stops + o.stop_tokens.size()) - stops);
         c.stops = staging_.on_device(stops);
       }
       saved += c.bias_count + c.penalised_count + c.stop_count;
@@ -282,8 +295,12 @@ class RuntimeSampler final : public CudaSampler {
     const bool apart = changed_ > 0 && with_logprobs_ > 0;
     const int32_t jobs = apart ? rows_ : rows_ + with_logprobs_;
     const Changes* changes = staging_.on_device(changes_);
+    if (const auto updates = static_cast<int>(histories_.updates().size()); updates > 0) {
+      launch(device_, {.grid = (updates + kThreads - 1) / kThreads, .block = kThreads, .overlap = true}, update_kernel,
+             staging_.on_device(updates_), updates);
+    }
     if (changed_ > 0) {
-      launch(device_, {.grid = changed_, .block = kThreads, .overlap = true}, change_kernel, changes);
+      launch(device_, {.grid = changed_, .block = kChangeThreads, .overlap = true}, change_kernel, changes);
     }
     launch_rows(scan_kernel, 0, jobs);
     if (selects_ || jobs > rows_) {
@@ -292,7 +309,7 @@ class RuntimeSampler final : public CudaSampler {
     }
     if (draws_) launch_rows(draw_kernel, 0, rows_);
     if (changed_ > 0) {
-      launch(device_, {.grid = changed_, .block = kThreads, .overlap = true}, restore_kernel, changes);
+      launch(device_, {.grid = changed_, .block = kChangeThreads, .overlap = true}, restore_kernel, changes);
     }
     if (apart) {
       launch_rows(scan_kernel, rows_, with_logprobs_);
@@ -307,6 +324,7 @@ class RuntimeSampler final : public CudaSampler {
   int64_t vocab_;
   int32_t max_rows_;
   Staging staging_;
+  DeviceHistories histories_;
   Histogram* histograms_ = nullptr;  // [2 * max_rows], as lists_ and tops_
   Word* lists_ = nullptr;
   TopList* tops_ = nullptr;
@@ -326,7 +344,9 @@ class RuntimeSampler final : public CudaSampler {
   Job* jobs_ = nullptr;
   State* states_ = nullptr;
   int32_t* staged_logprob_jobs_ = nullptr;
+  DeviceHistories::Update* updates_ = nullptr;
   Changes* changes_ = nullptr;
+  std::vector<const Penalised*> tables_;  // of rows with penalties
 };
 
 }  // namespace

@@ -41,8 +41,10 @@ void measure(CudaDevice& device, const bench::CudaReport& report, int32_t rows) 
   float* logits = device.allocate_array<float>(rows * kVocab);
   device.to_device(logits, host.data(), rows * kVocab * 4);
   const auto sampler = make_cuda_sampler(device, kVocab, rows);
-  TokenHistory history;
-  for (int32_t i = 0; i < 2000; ++i) history.add(i * 7);
+  std::vector<TokenHistory> histories(static_cast<size_t>(rows));
+  for (TokenHistory& history : histories) {
+    for (int32_t i = 0; i < 2000; ++i) history.add(i * 7);
+  }
   const Case cases[] = {
       {"greedy", {}},
       {"temperature", {.temperature = 1, .seed = 1}},
@@ -54,9 +56,11 @@ void measure(CudaDevice& device, const bench::CudaReport& report, int32_t rows) 
       {"greedy, 20 logprobs", {.top_logprobs = 20}},
   };
   for (const Case& c : cases) {
-    std::vector<SampleRow> batch(static_cast<size_t>(rows), {&c.options, &history, 5000, 1000, {}});
+    std::vector<SampleRow> batch;
+    for (const TokenHistory& history : histories) batch.push_back({&c.options, &history, 5000, 1000, {}});
     std::vector<double> times, waits;
     for (int i = 0; i < 60; ++i) {
+      for (TokenHistory& history : histories) history.add(i);
       const auto start = std::chrono::steady_clock::now();
       times.push_back(cuda_time_us(device, [&] { sampler->enqueue(batch, logits, kVocab); }));
       sampler->wait();

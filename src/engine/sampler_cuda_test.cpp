@@ -248,6 +248,48 @@ TEST_F(SamplerCuda, ChangesLogitsAndPutsThemBack) {
   }
 }
 
+// More histories than the sampler keeps on the device, of which some grow, are cut back, copied or replaced between two
+// steps, and which rows of a step may share.
+TEST_F(SamplerCuda, FollowsHistoriesFromStepToStep) {
+  RandomFloats random(27);
+  constexpr int64_t kVocab = 1500;
+  constexpr int32_t kRows = 2;
+  const auto cuda = make_cuda_sampler(device(), kVocab, kRows);
+  Sampler cpu(kVocab, KernelSet::kReference);
+  const auto token = [&] { return static_cast<int32_t>(random.below(kVocab)); };
+  std::vector<TokenHistory> histories(12);
+  for (TokenHistory& history : histories) history.add(token());
+  const SamplingOptions options{
+      .temperature = 1, .seed = 5, .presence_penalty = 0.4f, .frequency_penalty = 0.3f, .repetition_penalty = 1.5f};
+  for (int step = 0; step < 300; ++step) {
+    const std::vector<float> row = some_logits(random, kVocab);
+    std::vector<float> both = row;
+    both.insert(both.end(), row.begin(), row.end());
+    DeviceBuffer<float> logits(device(), both);
+    TokenHistory& first = histories[static_cast<size_t>(random.below(step % 40 < 20 ? 3 : 12))];
+    TokenHistory& second = random.below(4) == 0 ? first : histories[static_cast<size_t>(random.below(12))];
+    switch (random.below(8)) {
+      case 0:
+        first.truncate(1 + random.below(first.length()));
+        break;
+      case 1:
+        second = first;
+        break;
+      case 2:
+        for (int i = 0; i < 100; ++i) first.add(token());
+        break;
+      default:
+        first.add(token());
+    }
+    const SampleRow rows[kRows] = {{&options, &first, step, 1, {}}, {&options, &second, step, 1, {}}};
+    cuda->enqueue(rows, logits.data(), kVocab);
+    const std::span<const Choice> found = cuda->wait();
+    for (size_t i = 0; i < kRows; ++i) {
+      ASSERT_TRUE(same(cpu.sample(row, options, *rows[i].history, step, 1), found[i])) << "step " << step;
+    }
+  }
+}
+
 TEST_F(SamplerCuda, AChoiceDoesNotDependOnTheOtherRows) {
   RandomFloats random(25);
   constexpr int64_t kVocab = 2000;

@@ -20,11 +20,18 @@ static_assert(kMostListed <= kBuckets);
 
 // Buckets by equal steps from the largest logit. The last has all below e^-28, where weights are 0; counted logits need
 // steps of a size that doesn't vanish with the temperature.
-__device__ __forceinline__ int32_t bucket_of(const Job& job, float largest, float logit) {
-  const float range = math::max(-kWeightless * job.temperature, job.top_k > 0 ? 32.f : 1e-30f);
-  const float steps = static_cast<float>(kBuckets - 1) / range;
-  return static_cast<int32_t>(math::min((largest - logit) * steps, static_cast<float>(kBuckets - 1)));
-}
+struct Buckets {
+  float largest, steps;
+
+  __device__ __forceinline__ Buckets(const Job& job, float of_all) : largest(of_all) {
+    const float range = math::max(-kWeightless * job.temperature, job.top_k > 0 ? 32.f : 1e-30f);
+    steps = static_cast<float>(kBuckets - 1) / range;
+  }
+  // Does not ascend with the logit.
+  __device__ __forceinline__ int32_t operator()(float logit) const {
+    return static_cast<int32_t>(math::min((largest - logit) * steps, static_cast<float>(kBuckets - 1)));
+  }
+};
 
 // The bucket in which `wanted` is reached, and what is left of it there. A thread gives the values of its buckets, the
 // threads' one after the other; together they reach it.
@@ -84,6 +91,15 @@ __device__ __forceinline__ void plan(const Job& job, State& state, const Histogr
   state.cut = cut_of_min_p(job, value_of_rank(state.largest));  // where nothing else cuts
 }
 
+// To a sum in shared memory, which has atomic additions of 32 bits: most weights have no more.
+__device__ __forceinline__ void add(Word* sum, Word weight) {
+  auto* halves = reinterpret_cast<uint32_t*>(sum);
+  const auto low = static_cast<uint32_t>(weight);
+  const uint32_t before = atomicAdd(halves, low);
+  const uint32_t high = static_cast<uint32_t>(weight >> 32) + (before + low < low ? 1u : 0u);
+  if (high != 0) atomicAdd(halves + 1, high);
+}
+
 __global__ void __launch_bounds__(kThreads) histogram_kernel(const Batch batch) {
   __shared__ Scratch scratch;
   __shared__ uint32_t counts[kBuckets];
@@ -98,19 +114,19 @@ __global__ void __launch_bounds__(kThreads) histogram_kernel(const Batch batch) 
   }
   __syncthreads();
   const float largest = value_of_rank(state.largest);
-  const Cut least = cut_of_min_p(job, largest);
-  each_logit(batch, job, first_quad(), quad_step(), [&](int32_t id, float logit) {
-    if (!kept(least, logit, id)) return;
-    const int32_t bucket = bucket_of(job, largest, logit);
-    const Word weight = weight_of(logit, largest, job.temperature);
-    if (weight != 0) atomicAdd(&scratch.words[bucket], weight);
-    atomicAdd(&counts[bucket], 1u);
+  const float least = value_of(cut_of_min_p(job, largest).key);
+  const Buckets bucket_of(job, largest);
+  const bool weighs = job.top_p < 1 || job.logprobs, counts_too = job.top_k > 0;
+  each_logit(batch, job, first_quad(), quad_step(), [&](int32_t, float logit) {
+    if (logit < least) return;
+    const int32_t bucket = bucket_of(logit);
+    if (weighs) add(&scratch.words[bucket], weight_of(logit, largest, job.temperature));
+    if (counts_too) atomicAdd(&counts[bucket], 1u);
   });
   __syncthreads();
   Histogram& histogram = batch.histograms[blockIdx.y];
   for (int b = static_cast<int>(threadIdx.x); b < kBuckets; b += kThreads) {
-    if (counts[b] == 0) continue;
-    atomicAdd(&histogram.count[b], counts[b]);
+    if (counts[b] != 0) atomicAdd(&histogram.count[b], counts[b]);
     if (scratch.words[b] != 0) atomicAdd(&histogram.weight[b], scratch.words[b]);
   }
   if (last_to_arrive(&state.arrived)) plan(job, state, histogram, scratch);
@@ -272,16 +288,22 @@ __global__ void __launch_bounds__(kThreads) cut_kernel(const Batch batch) {
     return;
   }
   const float largest = value_of_rank(state.largest);
-  const Cut least = cut_of_min_p(job, largest);
+  const float least = value_of(cut_of_min_p(job, largest).key);
+  const Buckets bucket_of(job, largest);
   const int32_t first = state.first_bucket, last = state.last_bucket;
   Word* list = batch.lists + static_cast<int64_t>(job_number) * kMostListed;
-  each_logit(batch, job, first_quad(), quad_step(), [&](int32_t id, float logit) {
-    const int32_t bucket = bucket_of(job, largest, logit);
-    if (bucket < first || bucket > last || !kept(least, logit, id)) return;
-    list[atomicAdd(&state.listed, 1u)] = rank_of(logit, id);
-  });
+  each_logit(
+      batch, job, first_quad(), quad_step(), [&](float most) { return bucket_of(most) <= last; },
+      [&](int32_t id, float logit) {
+        const int32_t bucket = bucket_of(logit);
+        if (bucket < first || bucket > last || logit < least) return;
+        const uint32_t at = atomicAdd(&state.listed, 1u);
+        if (at < kMostListed) list[at] = rank_of(logit, id);
+      });
   if (!last_to_arrive(&state.collected)) return;
-  decide(batch, job_number, static_cast<int>(__ldcg(&state.listed)), scratch);
+  const uint32_t listed = __ldcg(&state.listed);
+  if (listed > kMostListed) return decide_without_list(batch, job_number, scratch);
+  decide(batch, job_number, static_cast<int>(listed), scratch);
 }
 
 }  // namespace weir::sampling

@@ -31,6 +31,11 @@ class TokenHistory {
   Entry find(int32_t id) const;  // zeros when it does not occur
   // A hash table, in no particular order, with empty places. Read by the sampler.
   std::span<const Entry> table() const { return table_; }
+  size_t place_of(int32_t id) const;  // of the id in the table, or of the empty place where it belongs
+  std::span<const int32_t> tokens() const { return tokens_; }
+  // Another number whenever more of the table has changed than the places of tokens that were added. No two histories
+  // have the same.
+  uint64_t table_version() const { return version_.number; }
 
   // The same tokens, of which the same number are the prompt's.
   friend bool operator==(const TokenHistory& a, const TokenHistory& b) {
@@ -38,13 +43,22 @@ class TokenHistory {
   }
 
  private:
+  struct Version {
+    Version() = default;
+    Version(const Version&) : Version() {}
+    Version& operator=(const Version&);
+    static uint64_t next();
+
+    uint64_t number = next();
+  };
+
   Entry& place(int32_t id);
-  size_t index(int32_t id) const;  // of the id, or of the empty place where it belongs
 
   std::vector<int32_t> tokens_;
   int64_t prompt_length_ = 0;
   std::vector<Entry> table_;  // open addressing, at most half full, a power of two; entries stay when counts fall to 0
   size_t used_ = 0;
+  Version version_;
 };
 
 }  // namespace weir

@@ -51,7 +51,7 @@ struct State {
   int32_t first_bucket, last_bucket;  // whose logits are the candidates
   int32_t rank;                       // of the last candidate that top_k keeps, from 1; 0: top_k does not cut
   uint32_t decided;                   // the cut needs no candidates
-  uint32_t crowded;                   // the candidates are too many for a list
+  uint32_t crowded;                   // the candidates, where they are counted, are too many for a list
   Cut cut;
 };
 
@@ -105,8 +105,8 @@ __device__ __forceinline__ bool alive(const State& state) {
 }
 
 __device__ __forceinline__ bool kept(const Cut& cut, float logit, int32_t id) {
-  const uint32_t key = key_of(logit);
-  return key > cut.key || (key == cut.key && id <= cut.id);
+  const float value = value_of(cut.key);  // logits are no NaN here
+  return logit > value || (logit == value && id <= cut.id);
 }
 
 __device__ __forceinline__ Cut cut_of_rank(Word rank) { return {static_cast<uint32_t>(rank >> 32), id_of_rank(rank)}; }
@@ -116,47 +116,87 @@ __device__ __forceinline__ Cut cut_of_min_p(const Job& job, float largest) {
   return {key_of(largest + job.temperature * math::log(job.min_p)), kAnyId};
 }
 
+// floor(2^40 e^s), s = (logit - largest) / temperature, with the e^s of math::exp. In the range of weights all that
+// scales by powers of two is exact: they go into the exponent at once.
 __device__ __forceinline__ Word weight_of(float logit, float largest, float temperature) {
-  const float s = (logit - largest) / temperature;
-  if (s < kWeightless) return 0;
-  return static_cast<Word>(math::exp(s) * kWeightUnit);
+  const float d = logit - largest;
+  const float s = temperature == 1 ? d : d / temperature;
+  constexpr float kMagic = 12582912.f;  // 1.5 * 2^23: adding it rounds to an integer, which the lowest bits are
+  const float t = s * 1.44269504088896341f + kMagic;
+  const float n = t - kMagic;
+  float r = fmaf(n, -0.693145751953125f, s);
+  r = fmaf(n, -1.42860682030941723e-6f, r);
+  float p = 1.392625039e-3f;
+  p = fmaf(p, r, 8.363232948e-3f);
+  p = fmaf(p, r, 4.166655242e-2f);
+  p = fmaf(p, r, 1.666657627e-1f);
+  p = fmaf(p, r, 0.5f);
+  p = fmaf(p, r, 1.f);
+  p = fmaf(p, r, 1.f);
+  const uint32_t exponent = __float_as_uint(t) - __float_as_uint(kMagic) + 40;
+  const float weight = s < kWeightless ? 0.f : __uint_as_float(__float_as_uint(p) + (exponent << 23));
+  const auto high = static_cast<uint32_t>(weight * 0x1p-32f);
+  const auto low = static_cast<uint32_t>(fmaf(static_cast<float>(high), -0x1p32f, weight));
+  return static_cast<Word>(high) << 32 | low;
 }
 
 __device__ __forceinline__ Word share_of(float p, Word total) {
   return static_cast<Word>(ceil(static_cast<double>(p) * static_cast<double>(total)));
 }
 
-// body(first id, four logits, bits of those that exist and are allowed) for the quads first, first + step, ...; what
-// does not exist is -infinity.
+// Of quads at the end of a row, or not aligned; what does not exist is -infinity.
+[[gnu::noinline]] __device__ inline float4 load_some(const float* logits, int live) {
+  const float none = -__uint_as_float(0x7f800000u);
+  return {live > 0 ? logits[0] : none, live > 1 ? logits[1] : none, live > 2 ? logits[2] : none,
+          live > 3 ? logits[3] : none};
+}
+
+// body(first id, four logits, bits of those that exist and are allowed) for the quads first, first + step, ..., some of
+// which are read before it is their turn.
 template <class Body>
 __device__ __forceinline__ void each_quad(const Batch& batch, const Job& job, int first, int step, Body body) {
-  const int quads = (batch.vocab + 3) / 4;
+  constexpr int kAhead = 3;
+  const int quads = (batch.vocab + 3) / 4, whole = batch.whole_quads ? batch.vocab / 4 : 0;
+  const auto load = [&](int q) {
+    if (q < whole) return reinterpret_cast<const float4*>(job.logits)[q];
+    return load_some(job.logits + 4 * q, batch.vocab - 4 * q);
+  };
+  float4 next[kAhead];
+#pragma unroll
+  for (int i = 0; i < kAhead; ++i) next[i] = load(first + i * step);
+#pragma unroll 1
   for (int q = first; q < quads; q += step) {
-    const int id = 4 * q;
-    const int live = batch.vocab - id;
-    float4 v;
-    if (batch.whole_quads && live >= 4) {
-      v = *reinterpret_cast<const float4*>(job.logits + id);
-    } else {
-      const float none = -__uint_as_float(0x7f800000u);
-      v = {job.logits[id], live > 1 ? job.logits[id + 1] : none, live > 2 ? job.logits[id + 2] : none,
-           live > 3 ? job.logits[id + 3] : none};
-    }
-    uint32_t bits = live >= 4 ? 0xfu : (1u << live) - 1u;
-    if (job.allowed != nullptr) bits &= job.allowed[id / 32] >> (id % 32);
-    body(id, v, bits);
+    const float4 v = next[0];
+#pragma unroll
+    for (int i = 0; i + 1 < kAhead; ++i) next[i] = next[i + 1];
+    next[kAhead - 1] = load(q + kAhead * step);
+    uint32_t bits = 0xf;
+    if (q >= batch.vocab / 4) bits = (1u << batch.vocab % 4) - 1;
+    if (job.allowed != nullptr) bits &= job.allowed[q / 8] >> (q % 8 * 4);
+    body(4 * q, v, bits);
   }
 }
 
-// body(id, logit) for those allowed; this block's share of the row.
+__device__ __forceinline__ float largest_of(float4 v) { return fmaxf(fmaxf(v.x, v.y), fmaxf(v.z, v.w)); }
+
+// body(id, logit) for those allowed of the quads in which `wanted` holds for the largest logit.
+template <class Wanted, class Body>
+__device__ __forceinline__ void each_logit(const Batch& batch, const Job& job, int first, int step, Wanted wanted,
+                                           Body body) {
+  each_quad(batch, job, first, step, [&](int32_t id, float4 v, uint32_t bits) {
+    if (!wanted(largest_of(v))) return;
+    const float logit[4] = {v.x, v.y, v.z, v.w};
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      if (bits >> i & 1u) body(id + i, logit[i]);
+    }
+  });
+}
+
 template <class Body>
 __device__ __forceinline__ void each_logit(const Batch& batch, const Job& job, int first, int step, Body body) {
-  each_quad(batch, job, first, step, [&](int32_t id, float4 v, uint32_t bits) {
-    if (bits & 1u) body(id, v.x);
-    if (bits & 2u) body(id + 1, v.y);
-    if (bits & 4u) body(id + 2, v.z);
-    if (bits & 8u) body(id + 3, v.w);
-  });
+  each_logit(
+      batch, job, first, step, [](float) { return true; }, body);
 }
 
 __device__ __forceinline__ int first_quad() { return static_cast<int>(blockIdx.x * kThreads + threadIdx.x); }

@@ -2,18 +2,15 @@
 #pragma once
 
 #include "engine/philox.h"
+#include "engine/sampler_histories_cuda.h"
 #include "engine/sampler_job_cuda.cuh"
 
 namespace weir::sampling {
 
-// Changes of single logits: biases, penalties, tokens that may not stop yet.
+// Changes of single logits: biases, penalties, tokens that may not stop yet. In each list an id is there once.
 struct Bias {
   int32_t id;
   float value;
-};
-struct Penalised {
-  int32_t id;
-  int32_t in_output;
 };
 struct Changes {
   float* logits;
@@ -26,59 +23,89 @@ struct Changes {
   float repetition, frequency, presence;
 };
 
-// change(i, logit) for i in [0, count), of the logit at id(i). Ids may be there twice only if the change does not
-// depend on the logit.
-template <class Id, class Change>
-__device__ __forceinline__ void change_each(const Changes& c, int count, float* saved, Id id, Change change) {
-  for (int i = static_cast<int>(threadIdx.x); i < count; i += kThreads) {
-    const float logit = c.logits[id(i)];
-    if (!(logit < __uint_as_float(0x7f800000u))) atomicOr(&c.state->bad, 1u);
-    saved[i] = logit;
+inline constexpr int kChangeThreads = 1024;
+inline constexpr int kChangesAtOnce = 4;  // of a thread: reads are far
+
+// body(i, id, logit) for i in [0, count) where id(i) is an id.
+template <class Id, class Body>
+__device__ __forceinline__ void each_changed(const Changes& c, int count, Id id, Body body) {
+  for (int first = static_cast<int>(threadIdx.x); first < count; first += kChangeThreads * kChangesAtOnce) {
+    int32_t ids[kChangesAtOnce];
+    float logits[kChangesAtOnce];
+#pragma unroll
+    for (int i = 0; i < kChangesAtOnce; ++i) {
+      const int at = first + i * kChangeThreads;
+      ids[i] = at < count ? id(at) : -1;
+    }
+#pragma unroll
+    for (int i = 0; i < kChangesAtOnce; ++i) logits[i] = ids[i] < 0 ? 0.f : c.logits[ids[i]];
+#pragma unroll
+    for (int i = 0; i < kChangesAtOnce; ++i) {
+      if (ids[i] >= 0) body(first + i * kChangeThreads, ids[i], logits[i]);
+    }
   }
-  __syncthreads();
-  for (int i = static_cast<int>(threadIdx.x); i < count; i += kThreads) c.logits[id(i)] = change(i, saved[i]);
   __syncthreads();
 }
 
+__global__ void update_kernel(const DeviceHistories::Update* updates, int count) {
+  ptx::wait_for_previous();
+  ptx::let_next_start();
+  const int i = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
+  if (i < count) *updates[i].to = updates[i].value;
+}
+
 // A block for each row that has changes.
-__global__ void __launch_bounds__(kThreads) change_kernel(const Changes* all) {
+__global__ void __launch_bounds__(kChangeThreads) change_kernel(const Changes* all) {
   ptx::wait_for_previous();
   ptx::let_next_start();
   const Changes c = all[blockIdx.x];
   const float most = 0x1.fffffep127f;
   float* saved = c.saved;
-  change_each(
-      c, c.bias_count, saved, [&](int i) { return c.biases[i].id; },
-      [&](int i, float l) { return math::min(l + c.biases[i].value, most); });
+  const auto change = [&](int i, int32_t id, float before, float after) {
+    if (!(before < __uint_as_float(0x7f800000u))) atomicOr(&c.state->bad, 1u);
+    saved[i] = before;
+    c.logits[id] = after;
+  };
+  each_changed(
+      c, c.bias_count, [&](int i) { return c.biases[i].id; },
+      [&](int i, int32_t id, float l) { change(i, id, l, math::min(l + c.biases[i].value, most)); });
   saved += c.bias_count;
-  change_each(
-      c, c.penalised_count, saved, [&](int i) { return c.penalised[i].id; },
-      [&](int i, float x) {
+  each_changed(
+      c, c.penalised_count, [&](int i) { return c.penalised[i].id; },
+      [&](int i, int32_t id, float l) {
+        float x = l;
         if (c.repetition != 1) x = x > 0 ? x / c.repetition : x * c.repetition;
-        if (c.penalised[i].in_output > 0) {
-          x = x - c.frequency * static_cast<float>(c.penalised[i].in_output);
+        const int32_t in_output = c.penalised[i].in_output;
+        if (in_output > 0) {
+          x = x - c.frequency * static_cast<float>(in_output);
           x = x - c.presence;
         }
-        return math::min(x, most);
+        change(i, id, l, math::min(x, most));
       });
   saved += c.penalised_count;
-  change_each(
-      c, c.stop_count, saved, [&](int i) { return c.stops[i]; },
-      [&](int, float) { return -__uint_as_float(0x7f800000u); });
+  each_changed(
+      c, c.stop_count, [&](int i) { return c.stops[i]; },
+      [&](int i, int32_t id, float l) { change(i, id, l, -__uint_as_float(0x7f800000u)); });
 }
 
 // The other way round.
-__global__ void __launch_bounds__(kThreads) restore_kernel(const Changes* all) {
+__global__ void __launch_bounds__(kChangeThreads) restore_kernel(const Changes* all) {
   ptx::wait_for_previous();
   ptx::let_next_start();
   const Changes c = all[blockIdx.x];
   const auto restore = [&](int count, const float* saved, auto id) {
-    for (int i = static_cast<int>(threadIdx.x); i < count; i += kThreads) c.logits[id(i)] = saved[i];
-    __syncthreads();
+    each_changed(c, count, id, [&](int i, int32_t at, float) { c.logits[at] = saved[i]; });
   };
   restore(c.stop_count, c.saved + c.bias_count + c.penalised_count, [&](int i) { return c.stops[i]; });
   restore(c.penalised_count, c.saved + c.bias_count, [&](int i) { return c.penalised[i].id; });
   restore(c.bias_count, c.saved, [&](int i) { return c.biases[i].id; });
+}
+
+// -infinity in place of those that are not allowed.
+__device__ __forceinline__ float4 only(float4 v, uint32_t bits) {
+  if (bits == 0xf) return v;
+  const float none = -__uint_as_float(0x7f800000u);
+  return {bits & 1 ? v.x : none, bits & 2 ? v.y : none, bits & 4 ? v.z : none, bits & 8 ? v.w : none};
 }
 
 // The largest logit and whether all are numbers; clears the histograms.
@@ -95,22 +122,33 @@ __global__ void __launch_bounds__(kThreads) scan_kernel(const Batch batch) {
       histogram.count[b] = 0;
     }
   }
-  Word mine = 0;
+  const float infinity = __uint_as_float(0x7f800000u);
+  float most = -infinity;
+  int quad = -1;  // the first with the largest: quads ascend
   bool bad = false;
   each_quad(batch, job, first_quad(), quad_step(), [&](int32_t id, float4 v, uint32_t bits) {
-    const float infinity = __uint_as_float(0x7f800000u);
     bad = bad || !(v.x < infinity && v.y < infinity && v.z < infinity && v.w < infinity);
-    const auto take = [&](uint32_t bit, float logit, int32_t at) {
-      const Word rank = rank_of(logit, at);
-      if ((bits & bit) != 0 && rank > mine) mine = rank;
-    };
-    take(1, v.x, id);
-    take(2, v.y, id + 1);
-    take(4, v.z, id + 2);
-    take(8, v.w, id + 3);
+    const float top = largest_of(only(v, bits));
+    quad = top > most ? id : quad;
+    most = fmaxf(most, top);
   });
   if (bad) atomicOr(&state.bad, 1u);
+  Word mine = 0;
+  if (quad >= 0) {
+    each_quad(batch, job, quad / 4, batch.vocab, [&](int32_t id, float4 v, uint32_t bits) {
+      const float4 w = only(v, bits);
+      mine = rank_of(most, w.x == most ? id : w.y == most ? id + 1 : w.z == most ? id + 2 : id + 3);
+    });
+  }
   reach(mine, &state.largest, &largest);
+}
+
+// Above what roundings could add to a score that noise may lift: those below -1000 it cannot.
+inline constexpr float kNearScore = 0.01f;
+
+// Above the noise of a word, which is at most -log(1 - u), by the number of ones that the word begins with.
+__device__ __forceinline__ float gumbel_below(uint32_t word) {
+  return static_cast<float>(__clz(static_cast<int>(~word | 0x1ffu)) + 1) * 0.6931473f;
 }
 
 // The largest score with noise, within the cut.
@@ -135,23 +173,27 @@ __global__ void __launch_bounds__(kThreads) draw_kernel(const Batch batch) {
     if (top % 4 == i) bound += gumbel_of_word(top_words.word[i]);
   }
   Word mine = rank_of(bound, top);
+  // Nearly the score, or above it.
+  const float inverse = 1.f / job.temperature, near = inverse < __uint_as_float(0x7f800000u) ? inverse : 0.f;
+  const float least = value_of(cut.key);
   each_quad(batch, job, first_quad(), quad_step(), [&](int32_t id, float4 v, uint32_t bits) {
+    if (largest_of(v) < least) return;
     const float logit[4] = {v.x, v.y, v.z, v.w};
-    float score[4];
-    bool any = false;
+    float most[4];
+    uint32_t hopeful = 0;
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      score[i] = (logit[i] - largest) / job.temperature;
-      const bool hopeless = score[i] + kMaxGumbel < bound;  // no noise could lift it so far
-      if ((bits >> i & 1) == 0 || hopeless || !kept(cut, logit[i], id + i)) score[i] = -__uint_as_float(0x7f800000u);
-      any = any || !(score[i] == -__uint_as_float(0x7f800000u));
+      most[i] = (logit[i] - largest) * near + kNearScore;
+      const bool hopeless = most[i] + kMaxGumbel < bound;  // no noise could lift it so far
+      if (!hopeless && kept(cut, logit[i], id + i)) hopeful |= 1u << i;
     }
-    if (!any) return;
+    hopeful &= bits;
+    if (hopeful == 0) return;
     const PhiloxWords noise = words(id);
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      if (score[i] == -__uint_as_float(0x7f800000u)) continue;
-      const float noisy = score[i] + gumbel_of_word(noise.word[i]);
+      if ((hopeful >> i & 1) == 0 || most[i] + gumbel_below(noise.word[i]) < bound) continue;
+      const float noisy = (logit[i] - largest) / job.temperature + gumbel_of_word(noise.word[i]);
       const Word rank = rank_of(noisy, id + i);
       if (rank > mine) mine = rank;
       bound = math::max(bound, noisy);

@@ -36,6 +36,10 @@ Buffer Circuit::logit_buffer(std::string_view key, int64_t cols) {
   return made;
 }
 
+Buffer Circuit::bf16_logit_buffer(std::string_view key, int64_t cols) {
+  return {logit_buffer(key, (cols + 1) / 2).data, cols, RowType::kBf16};
+}
+
 int32_t* Circuit::int_buffer(std::string_view key, int64_t cols) {
   const auto found = int_buffers_.find(key);
   if (found != int_buffers_.end()) return found->second;

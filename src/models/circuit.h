@@ -52,6 +52,7 @@ class Circuit {
   Buffer buffer(std::string_view key, int64_t cols);
   Buffer bf16_buffer(std::string_view key, int64_t cols);
   Buffer logit_buffer(std::string_view key, int64_t cols);  // of max_logit_rows rows
+  Buffer bf16_logit_buffer(std::string_view key, int64_t cols);
   int32_t* int_buffer(std::string_view key, int64_t cols);
   void add(std::unique_ptr<BoundOp> op, Buffer output);
 

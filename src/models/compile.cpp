@@ -21,7 +21,7 @@ void Compiler::stack() {
 }
 
 Buffer Compiler::plain_stack(Buffer stream) {
-  const Buffer x = c_.buffer("normed", spec_.hidden);
+  const Buffer x = normed_buffer();
   const Buffer out = c_.buffer("sublayer", spec_.hidden);
   for (size_t i = 0; i < spec_.layers.size(); ++i) {
     const LayerSpec& layer = spec_.layers[i];
@@ -30,16 +30,22 @@ Buffer Compiler::plain_stack(Buffer stream) {
     mixer(name, layer, x, out);
     if (!layer.post_mixer_norm.empty()) norm(name + "post_mixer_norm", layer.post_mixer_norm, out, out);
     add_and_norm(name + "mixer.add", 1, name + "ffn_norm", layer.ffn_norm, stream, out, x);
+    const bool last = i + 1 == spec_.layers.size();
+    static const FloatVector kNone;
+    const FloatVector& next = last ? kNone : spec_.layers[i + 1].input_norm;
+    const std::string next_name = concat("layers.", i + 1, ".input_norm");
+    const auto* experts = std::get_if<MoeFfn>(&layer.ffn);
+    if (c_.device().is_cuda() && experts != nullptr && !experts->latent && layer.post_ffn_norm.empty() &&
+        !layer.per_layer && !next.empty()) {
+      moe(name + "ffn.", *experts, x, x, out, sum_norm(layer.scalar, next, stream, out, x));
+      continue;
+    }
     ffn(name, layer, stream, x, out);
     if (!layer.post_ffn_norm.empty()) norm(name + "post_ffn_norm", layer.post_ffn_norm, out, out);
     if (layer.per_layer) {
       add(name + "ffn.add", stream, out, stream);
       per_layer_input(name, layer, stream, out);
     }
-    const bool last = i + 1 == spec_.layers.size();
-    static const FloatVector kNone;
-    const FloatVector& next = last ? kNone : spec_.layers[i + 1].input_norm;
-    const std::string next_name = concat("layers.", i + 1, ".input_norm");
     if (!layer.per_layer) {
       add_and_norm(name + "ffn.add", layer.scalar, next_name, next, stream, out, x);
     } else if (!last) {
@@ -53,7 +59,7 @@ Buffer Compiler::plain_stack(Buffer stream) {
 // stays) and a new one starts from the mixer's output.
 Buffer Compiler::residual_stack(Buffer stream) {
   const Buffer read = c_.buffer("residual_read", spec_.hidden);
-  const Buffer x = c_.buffer("normed", spec_.hidden);
+  const Buffer x = normed_buffer();
   const Buffer out = c_.buffer("sublayer", spec_.hidden);
   std::vector<const float*> sealed;
   norm("layers.0.input_norm", spec_.layers[0].input_norm, stream, x);
@@ -105,7 +111,8 @@ void Compiler::residual_norm(const ResidualNorm& part, const std::vector<const f
                                  .x = read.data,
                                  .x_stride = read.cols,
                                  .y = x.data,
-                                 .y_stride = x.cols}};
+                                 .y_stride = x.cols,
+                                 .y_type = x.type}};
   if (!part.add.empty()) {
     args.add = {.kind = ElementwiseKind::kAdd,
                 .size = spec_.hidden,
@@ -142,14 +149,16 @@ void Compiler::head(Buffer stream) {
              c_.device(), "head.gather",
              {.size = spec_.hidden, .x = stream.data, .x_stride = stream.cols, .y = rows.data, .y_stride = rows.cols}),
          rows);
-  norm("head.norm", spec_.final_norm, rows, rows, RowSet::kLogits);
+  const Buffer normed = product_logit_buffer("logit_rows.normed", rows);
+  norm("head.norm", spec_.final_norm, rows, normed, RowSet::kLogits);
   c_.logits = c_.logit_buffer("logits", spec_.vocab);
   c_.add(bind_linear(c_.device(), "head.linear",
                      {.weight = spec_.head,
-                      .x = rows.data,
-                      .x_stride = rows.cols,
+                      .x = normed.data,
+                      .x_stride = normed.cols,
                       .y = c_.logits.data,
                       .y_stride = c_.logits.cols,
+                      .x_type = normed.type,
                       .rows = RowSet::kLogits,
                       .activations = c_.options().activations,
                       .max_rows = c_.options().max_logit_rows}),

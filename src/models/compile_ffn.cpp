@@ -17,16 +17,23 @@ std::vector<Compiler::Product> Compiler::wide_products(const DenseFfn& f, const 
 
 void Compiler::narrow(const std::string& name, const DenseFfn& f, Buffer out) {
   const Buffer gate = c_.buffer("ffn.gate", f.inter);
-  elementwise(name + "act", spec_.act.kind, gate, c_.buffer("ffn.up", f.inter), gate);
-  linear(name + "down", f.down, gate, out);
+  const Buffer hidden = product_buffer("ffn.hidden", gate);
+  elementwise(name + "act", spec_.act.kind, gate, c_.buffer("ffn.up", f.inter), hidden);
+  linear(name + "down", f.down, hidden, out);
 }
 
-void Compiler::moe(const std::string& name, const MoeFfn& f, Buffer router_input, Buffer x, Buffer out) {
+Buffer Compiler::latent_buffer(const MoeFfn& f) {
+  const int64_t cols = f.latent->down.weight.out;
+  return products_round(cols) && experts_round(f) ? c_.bf16_buffer("moe.latent", cols) : c_.buffer("moe.latent", cols);
+}
+
+void Compiler::moe(const std::string& name, const MoeFfn& f, Buffer router_input, Buffer x, Buffer out,
+                   const std::optional<SumNorm>& follows) {
   const auto experts = static_cast<int64_t>(f.experts.size());
   const Buffer logits = c_.buffer("moe.router", experts);
   const Buffer weights = c_.buffer("moe.weights", f.top_k);
   int32_t* ids = c_.int_buffer("moe.ids", f.top_k);
-  const Buffer input = f.latent ? c_.buffer("moe.latent", f.latent->down.weight.out) : x;
+  const Buffer input = f.latent ? latent_buffer(f) : x;
   const Buffer shared_gate = f.shared_gate ? c_.buffer("moe.shared_gate", 1) : Buffer{};
   // What reads x, in one op where the router does too.
   std::vector<Product> products;
@@ -75,6 +82,7 @@ void Compiler::moe(const std::string& name, const MoeFfn& f, Buffer router_input
                    .down_bias = f.down_bias.empty() ? nullptr : f.down_bias.data(),
                    .x = input.data,
                    .x_stride = input.cols,
+                   .x_type = input.type,
                    .ids = ids,
                    .weights = weights.data,
                    .routed_before = f.shared.has_value(),
@@ -82,13 +90,16 @@ void Compiler::moe(const std::string& name, const MoeFfn& f, Buffer router_input
                    .addend_stride = addend.cols,
                    .y = routed.data,
                    .y_stride = routed.cols,
+                   .follows = follows,
                    .max_rows = c_.options().max_rows,
                    .workspace = moe_workspace_,
                    .activations = c_.options().activations}),
-         routed);
+         follows ? x : routed);
   if (f.latent) {
-    if (!f.latent->norm.empty()) norm(name + "latent_norm", f.latent->norm, routed, routed);
-    linear(name + "latent_up", f.latent->up, routed, out);
+    const bool norms = !f.latent->norm.empty();
+    const Buffer normed = norms ? product_buffer("moe.latent_normed", routed) : routed;
+    if (norms) norm(name + "latent_norm", f.latent->norm, routed, normed);
+    linear(name + "latent_up", f.latent->up, normed, out);
   }
   if (f.shared && f.latent) add(name + "shared.add", out, shared, out);
 }
@@ -96,7 +107,8 @@ void Compiler::moe(const std::string& name, const MoeFfn& f, Buffer router_input
 void Compiler::feed(const std::string& name, const ParallelFfn& f, Buffer stream, Buffer x, Buffer out) {
   feed(name + "dense.", f.dense, x, out);
   norm(name + "dense_norm", f.dense_norm, out, out);
-  const Buffer router_input = c_.buffer("parallel.router_input", spec_.hidden);
+  const Buffer router_input =
+      product_buffer("parallel.router_input.rounded", c_.buffer("parallel.router_input", spec_.hidden));
   const Buffer routed = c_.buffer("parallel.routed", spec_.hidden);
   norm(name + "router_norm", f.router_norm, stream, router_input);
   norm(name + "moe_input_norm", f.moe_input_norm, stream, x);

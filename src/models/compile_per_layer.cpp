@@ -28,6 +28,7 @@ void Compiler::per_layer_input(const std::string& layer, const LayerSpec& spec, 
   const int64_t index = &spec - spec_.layers.data();
   const std::string name = layer + "per_layer.";
   const Buffer gate = c_.buffer("per_layer.gate", size);
+  const Buffer gated = product_buffer("per_layer.gated", gate);
   linear(name + "gate", p.gate, stream, gate);
   c_.add(bind_elementwise(c_.device(), name + "act",
                           {.kind = spec_.act.kind,
@@ -38,10 +39,11 @@ void Compiler::per_layer_input(const std::string& layer, const LayerSpec& spec, 
                            .g_stride = gate.cols,
                            .u = per_layer_.data + index * size,
                            .u_stride = per_layer_.cols,
-                           .y = gate.data,
-                           .y_stride = gate.cols}),
-         gate);
-  linear(name + "projection", p.projection, gate, out);
+                           .y = gated.data,
+                           .y_stride = gated.cols,
+                           .y_type = gated.type}),
+         gated);
+  linear(name + "projection", p.projection, gated, out);
   norm(name + "norm", p.norm, out, out);
   add_scaled(name + "add", stream, out, spec.scalar, stream);
 }

@@ -1,12 +1,40 @@
 #include "models/compiler.h"
 #include "base/error.h"
 #include "ops/attention/attention.h"
+#include "ops/moe/moe.h"
 #include "ops/norm/add_norm.h"
 #include "ops/norm/norm.h"
 #include "ops/rope/rope.h"
 #include "ops/split/split.h"
 
 namespace weir {
+
+bool Compiler::products_round(int64_t cols) const {
+  constexpr int64_t kAligned = 8;  // elements: rows of BF16 begin at multiples of 16 bytes
+  return c_.device().is_cuda() && c_.options().activations != Activations::kF32 && cols % kAligned == 0;
+}
+
+bool Compiler::experts_round(const MoeFfn& moe) const {
+  return moe_takes_bf16(c_.device(), moe.experts, c_.options().activations);
+}
+
+Buffer Compiler::product_buffer(std::string_view key, Buffer exact) {
+  return products_round(exact.cols) ? c_.bf16_buffer(key, exact.cols) : exact;
+}
+
+Buffer Compiler::product_logit_buffer(std::string_view key, Buffer exact) {
+  return products_round(exact.cols) ? c_.bf16_logit_buffer(key, exact.cols) : exact;
+}
+
+Buffer Compiler::normed_buffer() {
+  bool round = products_round(spec_.hidden);
+  for (const LayerSpec& layer : spec_.layers) {
+    const auto* parallel = std::get_if<ParallelFfn>(&layer.ffn);
+    const MoeFfn* moe = parallel != nullptr ? &parallel->moe : std::get_if<MoeFfn>(&layer.ffn);
+    if (moe != nullptr && !moe->latent) round = round && experts_round(*moe);
+  }
+  return round ? c_.bf16_buffer("normed", spec_.hidden) : c_.buffer("normed", spec_.hidden);
+}
 
 LinearArgs Compiler::linear_args(const Linear& part, Buffer x, Buffer y) const {
   return {.weight = part.weight,
@@ -52,6 +80,7 @@ void Compiler::rms(const std::string& name, const FloatVector& weight, int64_t s
                     .x_stride = x.cols,
                     .y = y.data,
                     .y_stride = y.cols,
+                    .y_type = y.type,
                     .rows = rows}),
          y);
 }
@@ -80,7 +109,8 @@ void Compiler::elementwise(const std::string& name, ElementwiseKind kind, Buffer
                            .u = u.data,
                            .u_stride = u.cols,
                            .y = y.data,
-                           .y_stride = y.cols}),
+                           .y_stride = y.cols,
+                           .y_type = y.type}),
          y);
 }
 void Compiler::add(const std::string& name, Buffer a, Buffer b, Buffer y) {
@@ -101,6 +131,27 @@ void Compiler::add_scaled(const std::string& name, Buffer a, Buffer b, float fac
          y);
 }
 
+SumNorm Compiler::sum_norm(float factor, const FloatVector& weight, Buffer stream, Buffer out, Buffer x) const {
+  return {.add = {.kind = factor == 1 ? ElementwiseKind::kAdd : ElementwiseKind::kAddScaled,
+                  .beta = factor,
+                  .size = stream.cols,
+                  .g = stream.data,
+                  .g_stride = stream.cols,
+                  .u = out.data,
+                  .u_stride = out.cols,
+                  .y = stream.data,
+                  .y_stride = stream.cols},
+          .norm = {.kind = NormKind::kRms,
+                   .size = static_cast<int64_t>(weight.size()),
+                   .eps = spec_.eps,
+                   .weight = weight.data(),
+                   .x = stream.data,
+                   .x_stride = stream.cols,
+                   .y = x.data,
+                   .y_stride = x.cols,
+                   .y_type = x.type}};
+}
+
 void Compiler::add_and_norm(const std::string& add_name, float factor, const std::string& norm_name,
                             const FloatVector& weight, Buffer stream, Buffer out, Buffer x) {
   if (!c_.device().is_cuda() || weight.empty()) {
@@ -108,25 +159,8 @@ void Compiler::add_and_norm(const std::string& add_name, float factor, const std
     if (!weight.empty()) norm(norm_name, weight, stream, x);
     return;
   }
-  const ElementwiseArgs sum{.kind = factor == 1 ? ElementwiseKind::kAdd : ElementwiseKind::kAddScaled,
-                            .beta = factor,
-                            .size = stream.cols,
-                            .g = stream.data,
-                            .g_stride = stream.cols,
-                            .u = out.data,
-                            .u_stride = out.cols,
-                            .y = stream.data,
-                            .y_stride = stream.cols};
-  c_.add(bind_add_norm(c_.device(), norm_name, sum,
-                       {.kind = NormKind::kRms,
-                        .size = static_cast<int64_t>(weight.size()),
-                        .eps = spec_.eps,
-                        .weight = weight.data(),
-                        .x = stream.data,
-                        .x_stride = stream.cols,
-                        .y = x.data,
-                        .y_stride = x.cols}),
-         x);
+  const SumNorm both = sum_norm(factor, weight, stream, out, x);
+  c_.add(bind_add_norm(c_.device(), norm_name, both.add, both.norm), x);
 }
 
 void Compiler::rope_angles() {

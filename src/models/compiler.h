@@ -16,6 +16,7 @@
 #include "ops/delta_rule/delta_rule.h"
 #include "ops/gate/gate.h"
 #include "ops/linear/linear.h"
+#include "ops/norm/add_norm.h"
 #include "ops/norm/norm.h"
 #include "ops/sparse_attention/sparse_attention.h"
 
@@ -30,6 +31,14 @@ class Compiler {
   void stack();
 
  private:
+  // --- buffers (compiler.cpp) ---
+  // For rows that only products read, in place of `exact`: one of BF16 where products would round them to it.
+  Buffer product_buffer(std::string_view key, Buffer exact);
+  Buffer product_logit_buffer(std::string_view key, Buffer exact);
+  Buffer normed_buffer();  // what mixers and feed-forward parts begin with, by the same rule
+  bool products_round(int64_t cols) const;
+  bool experts_round(const MoeFfn& moe) const;
+
   // --- residual schemes (compile.cpp) ---
   Buffer plain_stack(Buffer stream);
   Buffer residual_stack(Buffer stream);
@@ -53,8 +62,18 @@ class Compiler {
 
   // --- mixers (compile_attention.cpp, compile_mla.cpp, compile_delta.cpp) ---
   void mix(const std::string& layer, const AttentionMixer& m, Buffer x, Buffer out);
+  struct KvFields {
+    PageField key, value;
+  };
+  KvFields add_kv_fields(const std::string& name, const AttentionMixer& m);
   // K and V of a layer that has its own: normed, rotated, stored.
-  void store_kv(const std::string& name, const AttentionMixer& m, Buffer k, Buffer v);
+  void store_kv(const std::string& name, const AttentionMixer& m, const KvFields& fields, Buffer k, Buffer v);
+  // The same and what becomes of q, as one op. q_from: q with its gate, if any.
+  struct AttentionBuffers {
+    Buffer q_from, k, v, q, gate;
+  };
+  void attention_inputs(const std::string& name, const AttentionMixer& m, const KvFields& fields,
+                        const AttentionBuffers& b);
   void mix(const std::string& layer, const MlaMixer& m, Buffer x, Buffer out);
   // Chooses the positions that the layer's rows attend to. `low`: what q_a_norm gave.
   void select(const std::string& name, const Indexer& indexer, Buffer low, Buffer x);
@@ -91,7 +110,9 @@ class Compiler {
   // --- feed-forward (compile_ffn.cpp) ---
   void feed(const std::string& name, const DenseFfn& f, Buffer x, Buffer out);
   void feed(const std::string& name, const MoeFfn& f, Buffer x, Buffer out) { moe(name, f, x, x, out); }
-  void moe(const std::string& name, const MoeFfn& f, Buffer router_input, Buffer x, Buffer out);
+  Buffer latent_buffer(const MoeFfn& f);  // what the experts of a latent mixture read
+  void moe(const std::string& name, const MoeFfn& f, Buffer router_input, Buffer x, Buffer out,
+           const std::optional<SumNorm>& follows = {});
   // A dense part in two halves: the products of x, and what follows from their buffers.
   std::vector<Product> wide_products(const DenseFfn& f, const std::string& prefix = "");
   void narrow(const std::string& name, const DenseFfn& f, Buffer out);
@@ -127,6 +148,7 @@ class Compiler {
   // stream = (stream + out) * factor, then x = its norm; one op on a GPU. Without weight: no norm.
   void add_and_norm(const std::string& add_name, float factor, const std::string& norm_name, const FloatVector& weight,
                     Buffer stream, Buffer out, Buffer x);
+  SumNorm sum_norm(float factor, const FloatVector& weight, Buffer stream, Buffer out, Buffer x) const;
   void rope_angles();  // of every rope of the model
   // Rotates dims of each head, from `first` on, with angles of ModelSpec::ropes[rope].
   void rotate(const std::string& name, int rope, int64_t heads, int64_t head_dim, Buffer x, int64_t first = 0);
@@ -135,9 +157,6 @@ class Compiler {
 
   struct Angles {
     Buffer cos, sin;
-  };
-  struct KvFields {
-    PageField key, value;
   };
 
   const ModelSpec& spec_;

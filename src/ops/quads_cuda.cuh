@@ -29,6 +29,22 @@ __device__ __forceinline__ void store_quad(float* p, float4 v, int64_t live) {
   }
 }
 
+// The same to element `at` of rows of either type.
+template <bool kAligned>
+__device__ __forceinline__ void store_quad(void* y, RowType type, int64_t at, float4 v, int64_t live) {
+  if (type == RowType::kF32) return store_quad<kAligned>(static_cast<float*>(y) + at, v, live);
+  auto* to = static_cast<uint16_t*>(y) + at;
+  const uint2 packed{pack_bf16(v.x, v.y), pack_bf16(v.z, v.w)};
+  if constexpr (kAligned) {
+    *reinterpret_cast<uint2*>(to) = packed;
+  } else {
+    to[0] = static_cast<uint16_t>(packed.x);
+    if (live > 1) to[1] = static_cast<uint16_t>(packed.x >> 16);
+    if (live > 2) to[2] = static_cast<uint16_t>(packed.y);
+    if (live > 3) to[3] = static_cast<uint16_t>(packed.y >> 16);
+  }
+}
+
 // Function by function on the elements.
 template <class Function, class... Quads>
 __device__ __forceinline__ float4 each(Function f, Quads... q) {
@@ -36,8 +52,8 @@ __device__ __forceinline__ float4 each(Function f, Quads... q) {
 }
 
 // Whether sizes and strides allow aligned quads everywhere; null pointers do.
-inline bool whole_quads(std::initializer_list<const float*> buffers, std::initializer_list<int64_t> sizes) {
-  for (const float* buffer : buffers) {
+inline bool whole_quads(std::initializer_list<const void*> buffers, std::initializer_list<int64_t> sizes) {
+  for (const void* buffer : buffers) {
     if (reinterpret_cast<uintptr_t>(buffer) % 16 != 0) return false;
   }
   for (const int64_t size : sizes) {

@@ -88,8 +88,8 @@ class ElementwiseOp final : public BoundOp {
       tiles.each(item, [&](int64_t row, int64_t begin, int64_t end) {
         const float* u = is_unary(a.kind) ? nullptr : a.u + row * a.u_stride;
         if (u != nullptr && a.kind != ElementwiseKind::kGateRow) u += begin;
-        kernel_(a.kind, a.beta, a.linear_beta, a.g + row * a.g_stride + begin, u, a.y + row * a.y_stride + begin,
-                end - begin);
+        kernel_(a.kind, a.beta, a.linear_beta, a.g + row * a.g_stride + begin, u,
+                static_cast<float*>(a.y) + row * a.y_stride + begin, end - begin);
       });
     });
   }
@@ -113,6 +113,8 @@ std::unique_ptr<BoundOp> bind_elementwise(Device& device, std::string name, cons
   if (args.g == nullptr || args.y == nullptr || (!is_unary(args.kind) && args.u == nullptr)) {
     fail(name, ": elementwise op without input or output");
   }
+  check_output(device, name, args.y_type, args.y, args.g);
+  check_output(device, name, args.y_type, args.y, args.u);
   const int64_t u_size = is_unary(args.kind) ? 0 : args.kind == ElementwiseKind::kGateRow ? 1 : args.size;
   if (args.g_stride < args.size || args.y_stride < args.size || args.u_stride < u_size) {
     fail(name, ": elementwise op on rows of ", args.size, " elements, but strides are ", args.g_stride, ", ",

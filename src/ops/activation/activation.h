@@ -15,7 +15,7 @@
 //   kGateRow   y = g * sigmoid(u_0)    (a gate of one number a row: u [rows, 1])
 //   kCopy      y = g
 // The products associate as written; sigmoid and tanh are those of base/math.h. y may be g or u.
-// On CUDA: the same operations, so the same bits.
+// On CUDA: the same operations, so the same bits. y may be BF16, in other memory than g and u: rounded to nearest even.
 #pragma once
 
 #include <memory>
@@ -69,8 +69,9 @@ struct ElementwiseArgs {
   int64_t g_stride = 0;
   const float* u = nullptr;  // unused where is_unary()
   int64_t u_stride = 0;
-  float* y = nullptr;
+  void* y = nullptr;  // elements of y_type
   int64_t y_stride = 0;
+  RowType y_type = RowType::kF32;
   RowSet rows = RowSet::kAll;
 };
 

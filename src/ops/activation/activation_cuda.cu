@@ -14,9 +14,9 @@ using namespace cuda;
 
 template <ElementwiseKind kKind, bool kAligned>
 __global__ void __launch_bounds__(kRowThreads) elementwise_cuda(const StepView* step, const ElementwiseArgs a) {
+  const int64_t rows = row_count(*step, a.rows);  // staged before the first launch of the step
   ptx::wait_for_previous();
   ptx::let_next_start();
-  const int64_t rows = row_count(*step, a.rows);
   const int64_t first = 4 * (int64_t{blockIdx.x} * kRowThreads + threadIdx.x);
   for (int64_t row = blockIdx.y; row < rows; row += gridDim.y) {
     float4 u{0.f, 0.f, 0.f, 0.f};
@@ -31,7 +31,7 @@ __global__ void __launch_bounds__(kRowThreads) elementwise_cuda(const StepView* 
         u = load_quad<kAligned>(a.u + row * a.u_stride + k, live);
       }
       const float4 y = each([&](float p, float q) { return element<kKind>(p, q, a.beta, a.linear_beta); }, g, u);
-      store_quad<kAligned>(a.y + row * a.y_stride + k, y, live);
+      store_quad<kAligned>(a.y, a.y_type, row * a.y_stride + k, y, live);
     }
   }
 }

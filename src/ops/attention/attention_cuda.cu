@@ -24,21 +24,11 @@ class PlainCudaAttention final : public CudaOp {
   SelectedRows selected_;
 };
 
-// Kernels for heads of these dimensions; false: there are none.
-bool find_kernels(const AttentionArgs& args, bool many, MmaKernels& kernels) {
+// Kernels for heads of these dimensions.
+MmaKernels find_kernels(const AttentionArgs& args, bool many) {
   const int64_t dim = std::max(args.key_dim, args.value_dim);
-  if (attention_shares_rows(args) && args.key_dim == 576 && args.value_dim == 512) {
-    kernels = latent_kernels();
-  } else if (dim <= 64) {
-    kernels = mma_kernels_64(many);
-  } else if (dim <= 128) {
-    kernels = mma_kernels_128(many);
-  } else if (dim <= 256) {
-    kernels = mma_kernels_256(many);
-  } else {
-    return false;
-  }
-  return true;
+  if (dim > 256) return latent_kernels();
+  return dim <= 64 ? mma_kernels_64(many) : dim <= 128 ? mma_kernels_128(many) : mma_kernels_256(many);
 }
 
 class MmaCudaAttention final : public CudaOp {
@@ -55,13 +45,16 @@ class MmaCudaAttention final : public CudaOp {
     MmaAttention a = variant.attention;
     a.merge_rows = reinterpret_cast<MergeRow*>(device().workspace());
     a.partials = reinterpret_cast<float*>(device().workspace() + row_bytes(a.args.max_rows));
+    a.nodes = a.partials + a.slots * a.slot.floats();
     const int64_t most_pieces = pieces(a, bounds);
     const int64_t units = bounds.rows * a.geometry.tiles() * most_pieces;
     const int64_t grid = std::min<int64_t>(units, resident(kernels));
+    const bool single = longest_run(bounds) == 1 && a.selected.list == nullptr && kernels.attend_single != nullptr;
     launch(device(), {.grid = grid, .block = kernels.threads, .shared_bytes = kernels.shared_bytes, .overlap = true},
-           kernels.attend, device().step(), a);
+           single ? kernels.attend_single : kernels.attend, device().step(), a);
     if (most_pieces == 1) return;
-    launch_merge(device(), bounds, a);
+    launch(device(), {.grid = {bounds.rows, a.args.heads}, .block = std::max(32, a.slot.dims / 4), .overlap = true},
+           kernels.merge, device().step(), a);
   }
 
   Cost cost(int32_t rows, int64_t position) const override {
@@ -79,8 +72,9 @@ class MmaCudaAttention final : public CudaOp {
 
   static int64_t row_bytes(int64_t rows) { return (rows * static_cast<int64_t>(sizeof(MergeRow)) + 255) / 256 * 256; }
   // Do all heads of all rows begin at multiples of this many elements?
-  static bool aligned(const float* x, int64_t stride, int64_t dim, int64_t elements) {
-    return reinterpret_cast<uintptr_t>(x) % static_cast<uintptr_t>(elements * 4) == 0 && stride % elements == 0 &&
+  static bool aligned(const float* x, RowType type, int64_t stride, int64_t dim, int64_t elements) {
+    const int64_t size = std::min<int64_t>(elements * (type == RowType::kBf16 ? 2 : 4), 16);
+    return reinterpret_cast<uintptr_t>(x) % static_cast<uintptr_t>(size) == 0 && stride % elements == 0 &&
            dim % elements == 0;
   }
   int64_t resident(const MmaKernels& kernels) const {
@@ -106,18 +100,21 @@ class MmaCudaAttention final : public CudaOp {
                                      .q_per_kv = q_per_kv,
                                      .kv_heads = static_cast<int32_t>(args.kv_heads),
                                      .piece_factor = args.value_dim > 256 ? 2 : 1,
+                                     .unit_logs = kernels.tree ? kMostUnitLogs : 1,
                                      .window = args.window};
     const int64_t most = args.max_rows * geometry.tiles() * kMostPieces;
     const int64_t slots =
         std::max(std::min(kPartialBytes / (kernels.slot.floats() * 4), most), resident(kernels) * kernels.workers);
-    device().reserve_workspace(row_bytes(args.max_rows) + slots * kernels.slot.floats() * 4);
+    const int64_t nodes = kernels.tree ? resident(kernels) * kTreeLevels : 0;
+    device().reserve_workspace(row_bytes(args.max_rows) + (slots + nodes) * kernels.slot.floats() * 4);
     return {.kernels = kernels,
             .attention = {.args = args,
                           .selected = selected,
                           .geometry = geometry,
                           .scale2 = args.scale * 1.44269504088896341f,
-                          .vectors = aligned(args.q, args.q_stride, args.key_dim, 4),
-                          .out_pairs = aligned(args.out, args.out_stride, args.value_dim, 2),
+                          .vectors = aligned(args.q, args.q_type, args.q_stride, args.key_dim,
+                                             args.q_type == RowType::kBf16 ? 8 : 4),
+                          .out_pairs = aligned(args.out, args.out_type, args.out_stride, args.value_dim, 2),
                           .slot = kernels.slot,
                           .slots = slots}};
   }
@@ -132,10 +129,11 @@ std::unique_ptr<BoundOp> make_cuda_attention(CudaDevice& device, std::string nam
   if (!(args.scale > 0)) fail(name, ": scale: expected a positive number, found ", args.scale);
   AttentionArgs on_device = args;
   on_device.sinks = device.upload(args.sinks, args.heads);
-  MmaKernels few, many;
-  if (args.activations == Activations::kAuto && find_kernels(args, false, few) && find_kernels(args, true, many)) {
-    return std::make_unique<MmaCudaAttention>(device, std::move(name), on_device, selected, few, many);
+  if (attention_rounds(args)) {
+    return std::make_unique<MmaCudaAttention>(device, std::move(name), on_device, selected, find_kernels(args, false),
+                                              find_kernels(args, true));
   }
+  if (args.q_type != RowType::kF32 || args.out_type != RowType::kF32) fail(name, ": expected FP32 rows, found BF16");
   return std::make_unique<PlainCudaAttention>(device, std::move(name), on_device, selected);
 }
 

@@ -37,13 +37,14 @@ __device__ inline int first_unit() { return threadIdx.x / 32 * gridDim.x + block
 
 // Finds a warp's next unit, from `index` on, and where its keys and values are. Out of line: it is called from a loop
 // that has to fit the instruction cache.
-template <class S>
-[[gnu::noinline]] __device__ void find_next(const MmaAttention& a, const StepView& step, const AttentionPlan& plan,
-                                            int index, AttentionWork& work, WarpUnits& units) {
-  const AttentionWork found = find_work(plan, step, a.selected, a.geometry, index, kWarps * gridDim.x);
+template <class S, class Units>
+[[gnu::noinline]] __device__ void find_next(const MmaAttention& a, const StepView& step, Units& all, int index,
+                                            AttentionWork& work, WarpUnits& units) {
+  AttentionWork found = all.find(index, kWarps * gridDim.x);
+  found.slot = all.split() ? found.index : first_unit();
   __syncwarp();
   work = found;
-  if (found.index < plan.units) {
+  if (!found.none()) {
     const SpanView& span = span_of(step, a.selected, found.entry);
     const AttentionArgs& args = a.args;
     const int32_t* list = a.selected.of(found.entry);
@@ -56,12 +57,11 @@ template <class S>
 }
 
 // Copies the keys and values of a warp's units to its stages, in the order in which they are used.
-template <class S>
+template <class S, class Units>
 class Reader {
  public:
-  __device__ Reader(const MmaAttention& a, const StepView& step, const AttentionPlan& plan, std::byte* stages,
-                    WarpUnits& units)
-      : a_(a), step_(step), plan_(plan), stages_(stages), units_(units) {
+  __device__ Reader(const MmaAttention& a, const StepView& step, const Units& all, std::byte* stages, WarpUnits& units)
+      : a_(a), step_(step), all_(all), stages_(stages), units_(units) {
     start_unit(first_unit());
   }
   __device__ void fill() {
@@ -84,8 +84,8 @@ class Reader {
  private:
   __device__ void start_unit(int index) {
     AttentionWork& work = units_.work[++unit_ % WarpUnits::kAhead];
-    find_next<S>(a_, step_, plan_, index, work, units_);
-    index_ = work.index, first_ = work.first, last_ = work.index < plan_.units ? work.last : -1;
+    find_next<S>(a_, step_, all_, index, work, units_);
+    index_ = work.index, first_ = work.first, last_ = work.none() ? -1 : work.last;
     tile_ = work.first_tile(), part_ = 0;
   }
 
@@ -107,7 +107,7 @@ class Reader {
 
   const MmaAttention& a_;
   const StepView& step_;
-  const AttentionPlan& plan_;
+  Units all_;
   std::byte* stages_;
   WarpUnits& units_;
   int stage_ = 0;  // the oldest, which is filled next
@@ -117,17 +117,17 @@ class Reader {
 };
 
 // What a warp does with a unit.
-template <class S>
+template <class S, class Units>
 class Attender {
  public:
-  __device__ Attender(const MmaAttention& a, Reader<S>& reader, std::byte* queries)
+  __device__ Attender(const MmaAttention& a, Reader<S, Units>& reader, std::byte* queries)
       : a_(a), reader_(reader), queries_(queries) {}
 
   __device__ void run(const AttentionWork& unit, float* slot) {
     __syncwarp();  // those of the unit before have been used
     mma::load_queries<S::kDim, kQueries, 4, mma::SwizzledRows<S::kDim>>(a_, unit, 0, queries_, lane(), 32);
     __syncwarp();
-    softmax_.start_unit(a_, unit, query(0));
+    softmax_.start_unit(a_, unit, query(0), query(1));
 #pragma unroll 1
     for (int tile = unit.first_tile(); tile <= unit.last; tile += kKeyTile) {
       if (unit.starts_piece(tile)) start_piece();
@@ -237,29 +237,48 @@ class Attender {
     const mma::MaxSum& all = softmax_.merged[h];
     const bool last = unit.is_last(tile);
     if (last && lane() % 4 == 0) *reinterpret_cast<float2*>(slot + kQueries * S::kDim + n * 2) = {all.m, all.l};
+    mma::ResultRow to(values);
     float scale = 1;
-    bool pairs = true;
     int dims = S::kDim;
     if (last && unit.whole()) {
-      values = mma::out_of(a_, unit, n);
+      to = mma::ResultRow(a_, unit, n);
       scale = mma::out_scale(all, a_.args.sinks, unit.first_head + n % unit.heads);
-      pairs = a_.out_pairs;
       dims = static_cast<int>(a_.args.value_dim);
     }
 #pragma unroll
     for (int v = 0; v < S::kDim / 8; ++v) {
-      mma::store_pair(values + column(v), acc_[v][2 * h] * scale, acc_[v][2 * h + 1] * scale, pairs, dims - column(v));
+      to.store(column(v), acc_[v][2 * h] * scale, acc_[v][2 * h + 1] * scale, dims - column(v));
     }
   }
 
   __device__ static int column(int v) { return v * 8 + lane() % 4 * 2; }
 
   const MmaAttention& a_;
-  Reader<S>& reader_;
+  Reader<S, Units>& reader_;
   std::byte* queries_;
   mma::Softmax softmax_;
   float acc_[S::kDim / 8][4];
 };
+
+template <class S, class Units>
+__device__ __forceinline__ void attend(const MmaAttention& a, const StepView& step, const Units& all,
+                                       std::byte* shared) {
+  const int warp = static_cast<int>(threadIdx.x) / 32;
+  std::byte* const own = shared + warp * S::kWarpBytes;
+  WarpUnits& units = reinterpret_cast<WarpUnits*>(shared + S::kUnitsAt)[warp];
+  Reader<S, Units> reader(a, step, all, own + S::kQueryBytes, units);
+  ptx::wait_for_previous();
+  reader.fill();
+  Attender<S, Units> attender(a, reader, own);
+#pragma unroll 1
+  for (int k = 0;; ++k) {
+    const AttentionWork& unit = units.work[k % WarpUnits::kAhead];
+    if (unit.none()) break;
+    note_rows(a.merge_rows, a.geometry, unit, threadIdx.x % 32, 32);
+    attender.run(unit, a.partials + static_cast<int64_t>(unit.slot) * a.slot.floats());
+  }
+  ptx::wait_copies<0>();
+}
 
 template <class S>
 __global__ void __launch_bounds__(kThreads)
@@ -269,32 +288,29 @@ __global__ void __launch_bounds__(kThreads)
   ptx::let_next_start();
   if (a.selected.list != nullptr) ptx::wait_for_previous();  // which has made the lists
   make_plan(plan, *step, a.selected, a.geometry, a.slots, gridDim.x * kWarps);
-  const int warp = static_cast<int>(threadIdx.x) / 32;
-  std::byte* const own = shared + warp * S::kWarpBytes;
-  WarpUnits& units = reinterpret_cast<WarpUnits*>(shared + S::kUnitsAt)[warp];
-  Reader<S> reader(a, *step, plan, own + S::kQueryBytes, units);
-  ptx::wait_for_previous();
-  reader.fill();
-  Attender<S> attender(a, reader, own);
-#pragma unroll 1
-  for (int k = 0;; ++k) {
-    const AttentionWork& unit = units.work[k % WarpUnits::kAhead];
-    if (unit.index >= plan.units) break;
-    note_rows(a.merge_rows, a.geometry, unit, threadIdx.x % 32, 32);
-    attender.run(unit, a.partials + static_cast<int64_t>(plan.split ? unit.index : first_unit()) * a.slot.floats());
-  }
-  ptx::wait_copies<0>();
+  attend<S>(a, *step, PlannedUnits{plan, *step, a.selected, a.geometry}, shared);
+}
+
+template <class S>
+__global__ void __launch_bounds__(kThreads)
+    attend_single_kernel(const StepView* step, const __grid_constant__ MmaAttention a) {
+  WEIR_DYNAMIC_SHARED(std::byte, shared);
+  ptx::let_next_start();
+  attend<S>(a, *step, SingleUnits(*step, a.geometry, a.slots, gridDim.x * kWarps), shared);
 }
 
 template <int kDim>
 MmaKernels kernels() {
   using S = Shape<kDim>;
   MmaKernels kernels{.attend = attend_kernel<S>,
+                     .attend_single = attend_single_kernel<S>,
+                     .merge = merge_ascending(),
                      .threads = kThreads,
                      .shared_bytes = S::kSharedBytes,
                      .workers = kWarps,
                      .slot = {kQueries, kDim}};
   cuda::allow_shared(kernels.attend, kernels.shared_bytes);
+  cuda::allow_shared(kernels.attend_single, kernels.shared_bytes);
   return kernels;
 }
 

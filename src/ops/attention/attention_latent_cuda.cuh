@@ -1,8 +1,12 @@
 // Attention over latents, keys of 576 whose first 512 elements are the values, by wgmma; numeric specification in
 // attention.h. A block has four warpgroups, which hand tiles of 64 positions on to each other:
 //   one copies tiles from the pages into two stages of shared memory;
-//   one multiplies its 64 queries (rows of a span times heads) by a tile's keys and makes weights of the scores;
-//   two multiply the weights by the tile's values, each half of the dimensions, and merge pieces.
+//   one multiplies its 64 queries (rows of a span times heads) by a tile's keys and makes weights of the scores, which
+//   take the place of the keys' last 64 elements in the stage;
+//   two multiply the weights by the tile's values, each half of the dimensions, and merge pieces. They give a stage
+//   back page by page, so that the next copies begin early.
+// Pieces are merged as a tree. A node is left in a slot as the threads have it: of each half of the dimensions and h
+// the thread's numbers by fours (slot_offset), then m and l of the queries for each half.
 #pragma once
 
 #include "ops/attention/attention_softmax_cuda.cuh"
@@ -19,25 +23,101 @@ inline constexpr int kHalf = kValueDim / 2;  // dimensions of a warpgroup
 
 using mma::ColumnsOf64;
 inline constexpr int kTileBytes = kKeyTile * kKeyDim * 2;  // of keys, and of queries
-inline constexpr int kWeightBytes = kQueries * kKeyTile * 2;
+inline constexpr int kPageRows = static_cast<int>(kPagePositions), kTilePages = kKeyTile / kPageRows;
 
-// Behind queries, stages and weights in shared memory.
+// Where weights lie in a stage: for each page, which is a step of wgmma, tiles of 8 x 8 without swizzle.
+inline constexpr int kWeightsAt = kValueDim / 64 * ColumnsOf64::kBytes;
+inline constexpr int kStepBytes = kQueries * kPageRows * 2;
+static_assert(kStepBytes == kPageRows * 128);  // they are given back with their page
+
+// Behind queries and stages in shared memory.
 struct Exchange {
-  // For each query, from the warpgroup that makes weights, with them.
-  float scale[kQueries];                   // what acc is multiplied by before a tile is added
-  float keep[kQueries], add[kQueries];     // at a piece's end: merged = merged * keep + acc * add
-  float out_scale[kQueries];               // at the end of all pieces: out = merged * out_scale
-  uint64_t full[kStages], empty[kStages];  // a tile is there, has been used
-  uint64_t weights_full, weights_empty;
+  // For each row of wgmma, from the warpgroup that makes weights, with them.
+  struct Scales {
+    float scale[kQueries];        // what acc is multiplied by before a tile is added
+    mma::MaxSum piece[kQueries];  // at a piece's end
+  } scales[kStages];
+  uint64_t full[kStages], weights_full[kStages];  // a tile is there, its weights are
+  uint64_t empty[kStages][kTilePages];            // a page has been used
   WorkRing ring;
   AttentionPlan plan;
 };
-inline constexpr int kExchangeAt = kTileBytes * (1 + kStages) + kWeightBytes;
+inline constexpr int kExchangeAt = kTileBytes * (1 + kStages);
 inline constexpr int kSharedBytes = kExchangeAt + static_cast<int>(sizeof(Exchange));
 
 __device__ __forceinline__ uint64_t k_major(uint32_t address) {
   return ptx::wgmma_descriptor(address, 16, 1024, ptx::Swizzle::k128);
 }
+
+// Units of few queries have them in the first eight of each sixteen rows of wgmma, so that all warps share the work,
+// and half of each thread's numbers belong to none.
+inline constexpr int kFewQueries = kQueries / 2;
+struct SpreadColumnsOf64 {
+  static __device__ __forceinline__ uint32_t offset(int r, int c) { return ColumnsOf64::offset(r / 8 * 16 + r % 8, c); }
+};
+
+// Which of wgmma's rows a thread's numbers belong to, h being 0 or 1, and the query there.
+__device__ __forceinline__ int thread_row(int h) {
+  return static_cast<int>(threadIdx.x) / 32 % 4 * 16 + static_cast<int>(threadIdx.x) % 32 / 4 + 8 * h;
+}
+__device__ __forceinline__ bool few_queries(const AttentionWork& unit) { return unit.count <= kFewQueries; }
+__device__ __forceinline__ int thread_query(const AttentionWork& unit, int h) {
+  const int row = thread_row(h);
+  return few_queries(unit) ? row / 16 * 8 + row % 8 : row;
+}
+
+// The unit's queries by `threads` threads of which this one is number `thread`: eight of them for 64 elements of a row.
+__device__ __forceinline__ void load_queries(const MmaAttention& a, const AttentionWork& unit, std::byte* to,
+                                             int thread, int threads) {
+  const bool few = few_queries(unit);
+  if (!a.vectors) {
+    if (few) return mma::load_queries<kKeyDim, kFewQueries, 1, SpreadColumnsOf64>(a, unit, 0, to, thread, threads);
+    return mma::load_queries<kKeyDim, kQueries, 1, ColumnsOf64>(a, unit, 0, to, thread, threads);
+  }
+  constexpr int kParts = 3, kColumns = kKeyDim / 64 / kParts;  // columns of 64, whose loads are under way together
+  const int rows = few ? kFewQueries : kQueries;
+#pragma unroll 1
+  for (int i = thread; i < rows * 8 * kParts; i += threads) {
+    const int n = i / 8 % rows, part = i / 8 / rows, c = i % 8;
+    const int row = unit.rows == 1 ? 0 : n / unit.heads;
+    const int64_t first = (unit.row + row) * a.args.q_stride + (unit.first_head + n - row * unit.heads) * kKeyDim +
+                          part * kColumns * 64 + c * 8;
+    const uint32_t at = (few ? SpreadColumnsOf64::offset(n, c) : ColumnsOf64::offset(n, c)) +
+                        static_cast<uint32_t>(part * kColumns * ColumnsOf64::kBytes);
+    if (a.args.q_type == RowType::kBf16) {
+      uint4 v[kColumns] = {};
+      if (n < unit.count) {
+#pragma unroll
+        for (int k = 0; k < kColumns; ++k) {
+          v[k] = *reinterpret_cast<const uint4*>(reinterpret_cast<const uint16_t*>(a.args.q) + first + k * 64);
+        }
+      }
+#pragma unroll
+      for (int k = 0; k < kColumns; ++k) mma::store_chunk(at + k * ColumnsOf64::kBytes, to, v[k]);
+      continue;
+    }
+    const float* const q = a.args.q + first;
+    float4 v[kColumns][2] = {};
+    if (n < unit.count) {
+#pragma unroll
+      for (int k = 0; k < kColumns; ++k) {
+        v[k][0] = *reinterpret_cast<const float4*>(q + k * 64);
+        v[k][1] = *reinterpret_cast<const float4*>(q + k * 64 + 4);
+      }
+    }
+#pragma unroll
+    for (int k = 0; k < kColumns; ++k) {
+      const mma::Eight eight{v[k][0].x, v[k][0].y, v[k][0].z, v[k][0].w, v[k][1].x, v[k][1].y, v[k][1].z, v[k][1].w};
+      mma::store_chunk(at + k * ColumnsOf64::kBytes, to, eight.rounded());
+    }
+  }
+}
+
+// Where thread t of a warpgroup leaves its i-th four numbers of h: those of columns 16 i + 2 (t % 4), + 1, + 8, + 9.
+__device__ __forceinline__ int slot_offset(int half, int h, int i, int t) {
+  return (((half * 2 + h) * (kHalf / 16) + i) * kGroup + t) * 4;
+}
+__device__ __forceinline__ int slot_sums(int half) { return kQueries * (kValueDim + 2 * half); }
 
 // --- copies ---------------------------------------------------------------------------------------------------------
 
@@ -50,14 +130,75 @@ struct Turn {
   __device__ void next() { ++count; }
 };
 
+// Copies the tiles of units whose rows lie in pages as BF16.
+class PageCopier {
+ public:
+  __device__ PageCopier(const mma::TileSource& keys, const AttentionWork& unit)
+      : rows_(keys.rows), first_(unit.first), last_(unit.last) {
+    row_ = static_cast<int>(threadIdx.x) / 8;
+    from_ = row_ * rows_.row_bytes + threadIdx.x % 8 * 16;
+    to_ = mma::chunk_offset(row_, threadIdx.x % 8, 128);
+    look_up(unit.first_tile());
+  }
+
+  __device__ void copy(int tile, uint32_t stage, uint64_t* empty, int parity) {
+    const uint32_t pages = pages_;
+    look_up(tile + kKeyTile);
+#pragma unroll 1
+    for (int p = 0; p < kTilePages; ++p) {
+      const int position = tile + p * kPageRows + row_;
+      const bool live = position >= first_ && position <= last_;
+      const std::byte* from = rows_.base + __shfl_sync(cuda::kAllLanes, pages, p) * rows_.block_bytes + from_;
+      if (!live) from = rows_.base;  // a copy that isn't live reads nothing, but its address must be one
+      const uint32_t to = stage + p * (kPageRows * 128) + to_;
+      ptx::mbarrier_wait(empty + p, parity);
+#pragma unroll
+      for (int column = 0; column < kKeyDim / 64; ++column) {
+        ptx::copy_async16(to + column * ColumnsOf64::kBytes, from + column * 128, live);
+      }
+    }
+  }
+
+ private:
+  // A lane for each page, a tile ahead.
+  __device__ void look_up(int tile) {
+    const int position = tile + static_cast<int>(threadIdx.x) % kTilePages * kPageRows;
+    const bool any = position + kPageRows > first_ && position <= last_;
+    pages_ = any ? static_cast<uint32_t>(rows_.pages[position / kPageRows]) : 0;
+  }
+
+  const PagedRows rows_;
+  int first_, last_, row_;
+  int64_t from_;
+  uint32_t to_, pages_;
+};
+
+// Waits for the kernel before this one where told to: before the first tile with positions of this step, since those
+// before are as earlier steps have left them.
 __device__ __forceinline__ void copy_tiles(const MmaAttention& a, const StepView& step, const AttentionWork& unit,
-                                           std::byte* stages, Exchange& exchange, Turn& turn) {
+                                           std::byte* stages, Exchange& exchange, Turn& turn, bool wait) {
   const SpanView& span = span_of(step, a.selected, unit.entry);
   const mma::TileSource keys(paged_rows(step, span, a.args.key, a.selected.of(unit.entry)), a.args.dtype, 0, kKeyDim,
                              kKeyDim);
+  if (keys.direct && keys.rows.selected == nullptr) {
+    PageCopier copier(keys, unit);
+#pragma unroll 1
+    for (int tile = unit.first_tile(); tile <= unit.last; tile += kKeyTile, turn.next()) {
+      if (wait && tile + kKeyTile > static_cast<int>(span.first_position)) {
+        ptx::wait_for_previous();
+        wait = false;
+      }
+      copier.copy(tile, ptx::shared_address(stages) + turn.stage() * kTileBytes, exchange.empty[turn.stage()],
+                  turn.parity() ^ 1);
+      ptx::arrive_after_copies(&exchange.full[turn.stage()]);
+    }
+    if (wait) ptx::wait_for_previous();
+    return;
+  }
+  if (wait) ptx::wait_for_previous();
 #pragma unroll 1
   for (int tile = unit.first_tile(); tile <= unit.last; tile += kKeyTile, turn.next()) {
-    ptx::mbarrier_wait(&exchange.empty[turn.stage()], turn.parity() ^ 1);
+    for (uint64_t& empty : exchange.empty[turn.stage()]) ptx::mbarrier_wait(&empty, turn.parity() ^ 1);
     mma::load_tile<kKeyDim, kGroup, ColumnsOf64>(keys, tile, unit.first, unit.last, stages + turn.stage() * kTileBytes,
                                                  threadIdx.x);
     if (keys.direct) {
@@ -73,45 +214,42 @@ __device__ __forceinline__ void copy_tiles(const MmaAttention& a, const StepView
 class Weigher {
  public:
   __device__ Weigher(const MmaAttention& a, std::byte* shared, Exchange& exchange)
-      : a_(a), queries_(ptx::shared_address(shared)), weights_(shared + kTileBytes * (1 + kStages)), to_(exchange) {}
+      : a_(a), queries_(ptx::shared_address(shared)), to_(exchange) {}
 
-  __device__ void run(const AttentionWork& unit, float* slot, Turn& turn) {
-    first_query_ = threadIdx.x / 32 % 4 * 16 + threadIdx.x % 32 / 4;
-    softmax_.start_unit(a_, unit, first_query_);
+  __device__ void run(const AttentionWork& unit, Turn& turn) {
+    softmax_.start_unit(a_, unit, thread_query(unit, 0), thread_query(unit, 1));
 #pragma unroll 1
     for (int tile = unit.first_tile(); tile <= unit.last; tile += kKeyTile, turn.next()) {
       if (unit.starts_piece(tile)) softmax_.start_piece();
-      add_tile(unit, tile, slot, turn);
+      add_tile(tile, unit.ends_piece(tile), !few_queries(unit), turn);
     }
   }
 
  private:
-  __device__ void add_tile(const AttentionWork& unit, int tile, float* slot, const Turn& turn) {
+  __device__ void add_tile(int tile, bool ends_piece, bool both, const Turn& turn) {
     float scores[kKeyTile / 8][4];
     multiply(turn, scores);
-    softmax_.mask(tile, scores);
+    softmax_.mask(tile, scores, both);
     float scale[2];
     uint32_t weights[kKeyTile / 16][4];
-    softmax_.weigh(scores, a_.scale2, weights, scale);
-    ptx::mbarrier_wait(&to_.weights_empty, (turn.count & 1) ^ 1);
-    const int lane = threadIdx.x % 32;
+    softmax_.weigh(scores, a_.scale2, weights, scale, both);
+    // The keys' last elements have been used by the other warps too.
+    ptx::named_barrier_sync(3, kGroup);
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
+    const uint32_t to = queries_ + kTileBytes * (1 + turn.stage()) + kWeightsAt + warp * 512 + lane / 8 % 2 * 256 +
+                        lane / 16 * 128 + lane % 8 * 16;
+#pragma unroll
+    for (int k = 0; k < kTilePages; ++k) ptx::store_matrix_x4(to + k * kStepBytes, weights[k]);
+    Exchange::Scales& scales = to_.scales[turn.stage()];
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      const int n = first_query_ + 8 * h;
-#pragma unroll
-      for (int k = 0; k < kKeyTile / 16; ++k) {
-#pragma unroll
-        for (int i = 0; i < 2; ++i) {
-          *reinterpret_cast<uint32_t*>(weights_ + mma::chunk_offset(n, 2 * k + i, kKeyTile * 2) + lane % 4 * 4) =
-              weights[k][2 * i + h];
-        }
-      }
-      if (lane % 4 == 0) to_.scale[n] = scale[h];
-      if (unit.ends_piece(tile)) end_piece(unit, tile, h, n, slot);
+      if (lane % 4 != 0) continue;
+      scales.scale[thread_row(h)] = scale[h];
+      if (ends_piece) scales.piece[thread_row(h)] = {softmax_.max[h], softmax_.sum[2 * h]};
     }
     ptx::fence_async_shared();
     __syncwarp();
-    if (lane == 0) ptx::mbarrier_arrive(&to_.weights_full);
+    if (lane == 0) ptx::mbarrier_arrive(&to_.weights_full[turn.stage()]);
   }
 
   __device__ void multiply(const Turn& turn, float (&scores)[kKeyTile / 8][4]) {
@@ -132,25 +270,9 @@ class Weigher {
     ptx::pin<kKeyTile / 2>(scores[0]);
   }
 
-  __device__ void end_piece(const AttentionWork& unit, int tile, int h, int n, float* slot) {
-    const mma::Merge merge = softmax_.end_piece(h, unit.in_first_piece(tile));
-    if (threadIdx.x % 4 != 0) return;
-    to_.keep[n] = merge.keep;
-    to_.add[n] = merge.add;
-    if (!unit.is_last(tile) || n >= unit.count) return;
-    mma::MaxSum& all = softmax_.merged[h];
-    if (unit.whole()) {
-      to_.out_scale[n] = mma::out_scale(all, a_.args.sinks, unit.first_head + n % unit.heads);
-    } else {
-      *reinterpret_cast<float2*>(slot + kQueries * kValueDim + n * 2) = {all.m, all.l};
-    }
-  }
-
   const MmaAttention& a_;
   uint32_t queries_;
-  std::byte* weights_;
   Exchange& to_;
-  int first_query_ = 0;
   mma::Softmax softmax_;
 };
 
@@ -160,47 +282,32 @@ class Adder {
  public:
   // half: which dimensions.
   __device__ Adder(const MmaAttention& a, int half, std::byte* shared, Exchange& exchange)
-      : a_(a), half_(half), stages_(ptx::shared_address(shared) + kTileBytes), from_(exchange) {}
+      : a_(a),
+        half_(half),
+        stages_(ptx::shared_address(shared) + kTileBytes),
+        from_(exchange),
+        nodes_(a.nodes + static_cast<int64_t>(blockIdx.x) * kTreeLevels * a.slot.floats()) {}
 
   __device__ void run(const AttentionWork& unit, float* slot, Turn& turn) {
-    first_query_ = threadIdx.x / 32 % 4 * 16 + threadIdx.x % 32 / 4;
+#pragma unroll
+    for (float& x : acc_) x = 0;  // which spares their registers between units
 #pragma unroll 1
     for (int tile = unit.first_tile(); tile <= unit.last; tile += kKeyTile, turn.next()) {
-      ptx::mbarrier_wait(&from_.weights_full, turn.count & 1);
-      rescale(unit.starts_piece(tile));
-      multiply(turn);
+      ptx::mbarrier_wait(&from_.weights_full[turn.stage()], turn.parity());
+      const Exchange::Scales& scales = from_.scales[turn.stage()];
+      rescale(unit.starts_piece(tile), scales);
       const bool ends_piece = unit.ends_piece(tile);
-      float keep[2], add[2], out_scale[2];
-      if (ends_piece) {
-#pragma unroll
-        for (int h = 0; h < 2; ++h) {
-          const int n = first_query_ + 8 * h;
-          keep[h] = from_.keep[n], add[h] = from_.add[n], out_scale[h] = from_.out_scale[n];
-        }
-      }
-      __syncwarp();
-      if (threadIdx.x % 32 == 0) {
-        ptx::mbarrier_arrive(&from_.empty[turn.stage()]);
-        ptx::mbarrier_arrive(&from_.weights_empty);
-      }
-      if (!ends_piece) continue;
-      const bool out = unit.is_last(tile) && unit.whole();
-#pragma unroll
-      for (int h = 0; h < 2; ++h) {
-        const int n = first_query_ + 8 * h;
-        if (n >= unit.count) continue;
-        float* const merged = slot + n * kValueDim;
-        if (!unit.in_first_piece(tile)) merge(h, merged, keep[h], add[h]);
-        write(h, out ? mma::out_of(a_, unit, n) : merged, out ? out_scale[h] : 1.f, !out || a_.out_pairs);
-      }
+      if (ends_piece) node_[0] = scales.piece[thread_row(0)], node_[1] = scales.piece[thread_row(1)];
+      multiply(turn);
+      if (ends_piece) end_piece(unit, tile, slot);
     }
   }
 
  private:
-  __device__ void rescale(bool starts_piece) {
+  __device__ void rescale(bool starts_piece, const Exchange::Scales& scales) {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      const float scale = starts_piece ? 0.f : from_.scale[first_query_ + 8 * h];
+      const float scale = starts_piece ? 0.f : scales.scale[thread_row(h)];
       if (__all_sync(cuda::kAllLanes, scale == 1.f)) continue;
 #pragma unroll
       for (int j = 0; j < kHalf / 8; ++j) {
@@ -213,48 +320,111 @@ class Adder {
   __device__ void multiply(const Turn& turn) {
     ptx::mbarrier_wait(&from_.full[turn.stage()], turn.parity());
     ptx::fence_async_shared();
-    const uint32_t values = stages_ + turn.stage() * kTileBytes + half_ * (kHalf / 64) * ColumnsOf64::kBytes;
-    const uint32_t weights = stages_ + kStages * kTileBytes;
+    const uint32_t stage = stages_ + turn.stage() * kTileBytes, weights = stage + kWeightsAt;
+    const uint32_t values = stage + half_ * (kHalf / 64) * ColumnsOf64::kBytes;
     ptx::wgmma_fence();
 #pragma unroll
-    for (int k = 0; k < kKeyTile / 16; ++k) {
+    for (int k = 0; k < kTilePages; ++k) {
 #pragma unroll
       for (int part = 0; part < 2; ++part) {  // ptxas refuses 256 dimensions at once in so large a block
-        const uint32_t at = values + part * (kHalf / 2 / 64) * ColumnsOf64::kBytes + k * 16 * 128;
+        const uint32_t at = values + part * (kHalf / 2 / 64) * ColumnsOf64::kBytes + k * kPageRows * 128;
         ptx::wgmma_bf16_shared<kHalf / 2, ptx::Major::kK, ptx::Major::kMN>(
-            acc_ + part * (kHalf / 4), k_major(weights + k * 32),
+            acc_ + part * (kHalf / 4), ptx::wgmma_descriptor(weights + k * kStepBytes, 128, 256, ptx::Swizzle::kNone),
             ptx::wgmma_descriptor(at, ColumnsOf64::kBytes, 1024, ptx::Swizzle::k128));
       }
+      ptx::wgmma_commit();
     }
-    ptx::wgmma_commit();
-    ptx::wgmma_wait<0>();
+    give_back<3>(turn, 0);
+    give_back<2>(turn, 1);
+    give_back<1>(turn, 2);
+    give_back<0>(turn, 3);
     ptx::pin<kHalf / 2>(acc_);
   }
 
-  __device__ int column(int j) const { return half_ * kHalf + 8 * j + static_cast<int>(threadIdx.x) % 4 * 2; }
+  // Page p of the stage, once no more than kPending products are under way.
+  template <int kPending>
+  __device__ void give_back(const Turn& turn, int p) {
+    ptx::wgmma_wait<kPending>();
+    if (threadIdx.x % 32 == 0) ptx::mbarrier_arrive(&from_.empty[turn.stage()][p]);
+  }
 
-  // acc becomes acc merged into what is in the slot.
-  __device__ void merge(int h, const float* slot, float keep, float add) {
+  // The piece, a leaf of the tree, becomes the largest node that it ends: it takes in the nodes to its left. What lies
+  // to the left of the unit is not its matter.
+  __device__ void end_piece(const AttentionWork& unit, int tile, float* slot) {
+    const int piece = tile >> unit.piece_log, halves = few_queries(unit) ? 1 : 2;
+    const bool last = unit.is_last(tile);
+#pragma unroll 1
+    for (int level = 0; level < kTreeLevels; ++level) {
+      const bool top = level == kTreeLevels - 1, right = top || (piece >> level & 1) != 0;
+      const float* const left = nodes_ + level * a_.slot.floats();
+      if (right && piece >> level << level > unit.first_piece) merge(left, halves);
+      if (!last && (top || !right)) return leave(nodes_ + level * a_.slot.floats(), halves);
+    }
+    if (!unit.whole()) return leave(slot, halves);
 #pragma unroll
-    for (int j = 0; j < kHalf / 8; ++j) {
-      const float2 before = *reinterpret_cast<const float2*>(slot + column(j));
-      acc_[4 * j + 2 * h] = fmaf(before.x, keep, acc_[4 * j + 2 * h] * add);
-      acc_[4 * j + 2 * h + 1] = fmaf(before.y, keep, acc_[4 * j + 2 * h + 1] * add);
+    for (int h = 0; h < 2; ++h) {
+      const int n = thread_query(unit, h);
+      if (h >= halves || n >= unit.count) continue;
+      const float scale = mma::out_scale(node_[h], a_.args.sinks, unit.first_head + n % unit.heads);
+      const mma::ResultRow out(a_, unit, n);
+      const int column = half_ * kHalf + thread() % 4 * 2;
+#pragma unroll
+      for (int j = 0; j < kHalf / 8; ++j) {
+        out.store(column + 8 * j, acc_[4 * j + 2 * h] * scale + 0.f, acc_[4 * j + 2 * h + 1] * scale + 0.f);
+      }
     }
   }
 
-  __device__ void write(int h, float* to, float scale, bool pairs) const {
+  // acc becomes what is in the slot merged with acc.
+  __device__ void merge(const float* slot, int halves) {
 #pragma unroll
-    for (int j = 0; j < kHalf / 8; ++j) {
-      mma::store_pair(to + column(j), acc_[4 * j + 2 * h] * scale, acc_[4 * j + 2 * h + 1] * scale, pairs);
+    for (int h = 0; h < 2; ++h) {
+      if (h >= halves) continue;
+      mma::MaxSum left = reinterpret_cast<const mma::MaxSum*>(slot + slot_sums(half_))[thread_row(h)];
+      const mma::Merge merge = mma::merge(left, node_[h]);
+      node_[h] = left;
+      constexpr int kBatch = 8;  // loads under way together
+#pragma unroll
+      for (int first = 0; first < kHalf / 16; first += kBatch) {
+        float4 before[kBatch];
+#pragma unroll
+        for (int i = 0; i < kBatch; ++i) {
+          before[i] = *reinterpret_cast<const float4*>(slot + slot_offset(half_, h, first + i, thread()));
+        }
+#pragma unroll
+        for (int i = 0; i < kBatch; ++i) {
+          float* const pair = acc_ + 8 * (first + i) + 2 * h;
+          pair[0] = fmaf(before[i].x, merge.keep, pair[0] * merge.add);
+          pair[1] = fmaf(before[i].y, merge.keep, pair[1] * merge.add);
+          pair[4] = fmaf(before[i].z, merge.keep, pair[4] * merge.add);
+          pair[5] = fmaf(before[i].w, merge.keep, pair[5] * merge.add);
+        }
+        ptx::pin<kBatch * 8>(acc_ + 8 * first);
+      }
     }
   }
+
+  __device__ void leave(float* slot, int halves) const {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      if (h >= halves) continue;
+#pragma unroll
+      for (int i = 0; i < kHalf / 16; ++i) {
+        const float* const pair = acc_ + 8 * i + 2 * h;
+        *reinterpret_cast<float4*>(slot + slot_offset(half_, h, i, thread())) = {pair[0], pair[1], pair[4], pair[5]};
+      }
+      reinterpret_cast<mma::MaxSum*>(slot + slot_sums(half_))[thread_row(h)] = node_[h];  // the same by four threads
+    }
+  }
+
+  static __device__ int thread() { return static_cast<int>(threadIdx.x) % kGroup; }
 
   const MmaAttention& a_;
   int half_;
   uint32_t stages_;
   Exchange& from_;
-  int first_query_ = 0;
+  float* nodes_;
+  mma::MaxSum node_[2];
   float acc_[kHalf / 2];
 };
 

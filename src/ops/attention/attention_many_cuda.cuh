@@ -92,7 +92,7 @@ class Attender {
     ptx::fence_async_shared();
     ptx::named_barrier_sync(1 + half_, kGroup);
     first_query_ = half_ * 64 + thread_ / 32 * 16 + thread_ % 32 / 4;
-    softmax_.start_unit(a_, unit, first_query_);
+    softmax_.start_unit(a_, unit, first_query_, first_query_ + 8);
 #pragma unroll 1
     for (int tile = unit.first_tile(); tile <= unit.last; tile += kKeyTile) {
       const bool starts = unit.starts_piece(tile);
@@ -192,14 +192,12 @@ class Attender {
       const int n = first_query_ + 8 * h;
       if (n >= unit.count) continue;
       const mma::MaxSum& all = softmax_.merged[h];
-      float* to = slot + n * S::kDim;
+      mma::ResultRow to(slot + n * S::kDim);
       float scale = 1;
-      bool pairs = true;
       int dims = S::kDim;
       if (unit.whole()) {
-        to = mma::out_of(a_, unit, n);
+        to = mma::ResultRow(a_, unit, n);
         scale = mma::out_scale(all, a_.args.sinks, unit.first_head + n % unit.heads);
-        pairs = a_.out_pairs;
         dims = static_cast<int>(a_.args.value_dim);
       } else if (thread_ % 4 == 0) {
         *reinterpret_cast<float2*>(slot + kQueries * S::kDim + n * 2) = {all.m, all.l};
@@ -207,7 +205,7 @@ class Attender {
 #pragma unroll
       for (int v = 0; v < S::kDim / 8; ++v) {
         const int column = v * 8 + thread_ % 4 * 2;
-        mma::store_pair(to + column, acc_[v][2 * h] * scale, acc_[v][2 * h + 1] * scale, pairs, dims - column);
+        to.store(column, acc_[v][2 * h] * scale, acc_[v][2 * h + 1] * scale, dims - column);
       }
     }
   }
@@ -250,15 +248,16 @@ __global__ void __launch_bounds__(kThreads, 1)
   Turn<S::kRing> turn;
   if (warpgroup == 0) {
     ptx::lower_registers<56>();
-    give_work(a, *step, plan, exchange.ring, threadIdx.x == 0, [&](const AttentionWork& unit) {
-      note_rows(a.merge_rows, a.geometry, unit, threadIdx.x, kGroup);
-      copy_tiles<S>(a, *step, unit, shared + S::kRingAt, exchange, turn);
-    });
+    give_work(PlannedUnits{plan, *step, a.selected, a.geometry}, exchange.ring, threadIdx.x == 0,
+              [&](const AttentionWork& unit, bool first) {
+                if (first) ptx::wait_for_previous();
+                note_rows(a.merge_rows, a.geometry, unit, threadIdx.x, kGroup);
+                copy_tiles<S>(a, *step, unit, shared + S::kRingAt, exchange, turn);
+              });
   } else {
     ptx::raise_registers<224>();
     Attender<S> attender(a, warpgroup - 1, shared, exchange);
-    take_work(a, plan, exchange.ring,
-              [&](const AttentionWork& unit, float* slot, bool) { attender.run(unit, slot, turn); });
+    take_work(a, exchange.ring, [&](const AttentionWork& unit, float* slot, bool) { attender.run(unit, slot, turn); });
   }
 }
 
@@ -266,6 +265,7 @@ template <int kDim>
 MmaKernels kernels() {
   using S = Shape<kDim>;
   MmaKernels kernels{.attend = attend_kernel<S>,
+                     .merge = merge_ascending(),
                      .threads = kThreads,
                      .shared_bytes = S::kExchangeAt + static_cast<int>(sizeof(Exchange<S::kRing>)),
                      .slot = {kQueries, kDim}};

@@ -1,5 +1,3 @@
-#include <algorithm>
-
 #include "ops/attention/attention_mma.h"
 #include "ops/attention/attention_softmax_cuda.cuh"
 
@@ -28,18 +26,18 @@ __global__ void __launch_bounds__(128)
   const float* max_sums = slot + a.slot.queries * a.slot.dims + query * 2;
   mma::MaxSum all;
   float4 acc{};
-  for (int first = 0; first < of.pieces; first += kBatch) {
+  for (int first = 0; first < of.units; first += kBatch) {
     float4 next[kBatch];
     float2 max_sum[kBatch];
 #pragma unroll
     for (int i = 0; i < kBatch; ++i) {
-      const int64_t at = (first + i < of.pieces ? first + i : first) * a.slot.floats();
+      const int64_t at = (first + i < of.units ? first + i : first) * a.slot.floats();
       next[i] = *reinterpret_cast<const float4*>(values + at);
       max_sum[i] = *reinterpret_cast<const float2*>(max_sums + at);
     }
 #pragma unroll
     for (int i = 0; i < kBatch; ++i) {
-      if (first + i >= of.pieces) break;
+      if (first + i >= of.units) break;
       const mma::MaxSum piece{max_sum[i].x, max_sum[i].y};
       if (first + i == 0) {
         all = piece, acc = next[i];
@@ -53,18 +51,14 @@ __global__ void __launch_bounds__(128)
     }
   }
   const float scale = mma::out_scale(all, a.args.sinks, head);
-  float* out = a.args.out + row * a.args.out_stride + head * a.args.value_dim + d;
-  const float result[4] = {acc.x * scale, acc.y * scale, acc.z * scale, acc.w * scale};
-  for (int i = 0; i < 4 && d + i < a.args.value_dim; ++i) out[i] = result[i];
+  const mma::ResultRow out(a, row, head);
+  const int dims = static_cast<int>(a.args.value_dim) - d;
+  out.store(d, acc.x * scale, acc.y * scale, dims);
+  out.store(d + 2, acc.z * scale, acc.w * scale, dims - 2);
 }
 
 }  // namespace
 
-void launch_merge(CudaDevice& device, const StepBounds& bounds, const MmaAttention& attention) {
-  cuda::launch(
-      device,
-      {.grid = {bounds.rows, attention.args.heads}, .block = std::max(32, attention.slot.dims / 4), .overlap = true},
-      merge_attention_kernel, device.step(), attention);
-}
+AttentionKernel merge_ascending() { return merge_attention_kernel; }
 
 }  // namespace weir

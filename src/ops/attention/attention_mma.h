@@ -5,12 +5,16 @@
 
 namespace weir {
 
-// Where a piece of a tile of queries is left in memory: acc [queries, dims], then m and l of each query.
+// Where a unit of a tile of queries is left in memory: acc [queries, dims], then m and l of each query, once for each
+// of the parts of a block that have some of the dimensions.
 struct PieceSlot {
-  int32_t queries = 0, dims = 0;
+  int32_t queries = 0, dims = 0, parts = 1;
 
-  WEIR_HD int64_t floats() const { return static_cast<int64_t>(queries) * (dims + 2); }
+  WEIR_HD int64_t floats() const { return static_cast<int64_t>(queries) * (dims + 2 * parts); }
 };
+
+// Pieces merged as a tree: nodes that wait for their right siblings, one of each level, in a slot each.
+inline constexpr int kTreeLevels = 7;
 
 struct MmaAttention {
   AttentionArgs args;
@@ -18,15 +22,21 @@ struct MmaAttention {
   AttentionGeometry geometry;
   float scale2 = 0;        // scale * log2(e)
   bool vectors = false;    // heads of q begin at multiples of 16 bytes
-  bool out_pairs = false;  // heads of out at multiples of 8 bytes
+  bool out_pairs = false;  // heads of out at multiples of two elements
   PieceSlot slot;
   int64_t slots = 0;
   float* partials = nullptr;       // [slots]
+  float* nodes = nullptr;          // [blocks, kTreeLevels] slots, of kernels that merge trees
   MergeRow* merge_rows = nullptr;  // [rows]
 };
 
+using AttentionKernel = void (*)(const StepView* step, MmaAttention a);
+
 struct MmaKernels {
-  void (*attend)(const StepView* step, MmaAttention a) = nullptr;
+  AttentionKernel attend = nullptr;
+  AttentionKernel attend_single = nullptr;  // of a step in which every span has one row, if there is such a one
+  AttentionKernel merge = nullptr;          // a block for each row and head, a thread for four dimensions
+  bool tree = false;                        // pieces are merged as a tree, not one after the other
   int threads = 0, shared_bytes = 0, blocks_per_sm = 1;
   int workers = 1;  // of a block, which take units side by side
   PieceSlot slot;
@@ -38,7 +48,7 @@ MmaKernels mma_kernels_128(bool many);
 MmaKernels mma_kernels_256(bool many);
 MmaKernels latent_kernels();  // keys of 576, values their first 512
 
-// Merges what units that are pieces have left.
-void launch_merge(CudaDevice& device, const StepBounds& bounds, const MmaAttention& attention);
+// Merges pieces in ascending order.
+AttentionKernel merge_ascending();
 
 }  // namespace weir

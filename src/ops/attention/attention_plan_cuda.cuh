@@ -3,8 +3,8 @@
 //
 // An entry is a span, or a row that sees a list of positions. Its rows are cut into blocks of at most `block_rows` rows
 // with pieces of one length; an item is a block times the heads of a tile. A unit is an item or, when there are too few
-// items to keep the GPU busy, a piece of one: the pieces of all items are then left in memory, a slot for each unit,
-// and merged by a second kernel.
+// items to keep the GPU busy, a piece of one, or 2, 4, 8 ... pieces where these are merged as a tree: what units have
+// made of their pieces is then left in memory, a slot for each unit, and merged by a second kernel.
 #pragma once
 
 #include "ops/attention/attention_cuda.h"
@@ -21,6 +21,7 @@ struct AttentionGeometry {
   int32_t q_per_kv = 1;
   int32_t kv_heads = 1;
   int32_t piece_factor = 1;
+  int32_t unit_logs = 1;  // units that aren't items have 2^i pieces, i below this
   int64_t window = 0;
 
   WEIR_HD int32_t tiles() const { return kv_heads * head_groups; }  // of a block
@@ -58,9 +59,12 @@ __device__ inline AttentionEntry attention_entry(const StepView& step, const Sel
   return {span.first_row, span.rows, static_cast<int>(span.first_position)};
 }
 
-// Blocks and most pieces of one of them.
+inline constexpr int kMostUnitLogs = 6;
+inline constexpr int kWhole = 31;  // a unit_log: all pieces
+
+// Blocks of an entry, and most pieces and units of one of them.
 struct EntrySize {
-  int blocks, pieces;
+  int blocks, pieces, units;
 };
 
 // Calls part(position, rows) for the parts of an entry's rows whose pieces have one length.
@@ -75,21 +79,23 @@ __device__ __forceinline__ void for_parts(const AttentionGeometry& g, const Atte
   }
 }
 
-__device__ inline int pieces_of(const AttentionGeometry& g, int position, int rows) {
+// Pieces, or what 2^unit_log of them make a unit.
+__device__ inline int pieces_of(const AttentionGeometry& g, int position, int rows, int unit_log = 0) {
   const int log = g.piece_log(position);
-  return ((position + rows - 1) >> log) - (g.first_visible(position) >> log) + 1;
+  return ((position + rows - 1) >> log >> unit_log) - (g.first_visible(position) >> log >> unit_log) + 1;
 }
 
 __device__ inline int blocks_of(const AttentionGeometry& g, int rows) {
   return rows == 1 ? 1 : (rows + g.block_rows - 1) / g.block_rows;
 }
 
-__device__ inline EntrySize entry_size(const AttentionGeometry& g, const AttentionEntry& entry) {
-  EntrySize size{0, 0};
+__device__ inline EntrySize entry_size(const AttentionGeometry& g, const AttentionEntry& entry, int unit_log) {
+  EntrySize size{};
   for_parts(g, entry, [&](int position, int rows) {
-    const int pieces = pieces_of(g, position, rows);
+    const int pieces = pieces_of(g, position, rows), units = pieces_of(g, position, rows, unit_log);
     size.blocks += blocks_of(g, rows);
     size.pieces = pieces > size.pieces ? pieces : size.pieces;
+    size.units = units > size.units ? units : size.units;
   });
   return size;
 }
@@ -118,82 +124,143 @@ __device__ inline AttentionBlock find_block(const AttentionGeometry& g, const At
 inline constexpr int kPlanChunks = 128;
 struct AttentionPlan {
   int32_t units;
-  int32_t chunk;                         // entries of a chunk
-  bool split;                            // units are pieces
-  int32_t before[kPlanChunks];           // units of the chunks before
-  int32_t items[4], pieces[4], most[4];  // of the warps' chunks, while it is made
-
-  __device__ int units_of(const AttentionGeometry& g, const EntrySize& size) const {
-    return size.blocks * g.tiles() * (split ? size.pieces : 1);
-  }
+  int32_t chunk;                // entries of a chunk
+  int32_t unit_log;             // units have so many pieces, as a power of two
+  int32_t before[kPlanChunks];  // units of the chunks before
+  // While it is made, of the warps' chunks: items, most pieces, and units by unit_log.
+  struct {
+    int32_t items, most, units[kMostUnitLogs], chosen;
+  } warps[kPlanChunks / 32];
 };
+
+// How long `workers` take, in eighths of a piece: a unit costs a quarter of one by itself.
+__device__ inline int plan_time(int units, int pieces, int workers) {
+  return (units + workers - 1) / workers * (pieces * 8 + 2);
+}
+
+// The unit_log for so many items, of which the largest has `most` pieces. By a whole warp: lane i knows the units that
+// they would make with unit_log i.
+__device__ inline int choose_units(const AttentionGeometry& g, int items, int most, int units, int64_t slots,
+                                   int workers) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  int time = 1 << 25;
+  if (lane < g.unit_logs && most >> lane > 0 && most > 1 && units <= slots) {
+    time = plan_time(units, 1 << lane, workers) * 7;
+  }
+  // Whole items when they take no more than a sixth longer than other units.
+  const int whole = plan_time(items, most, workers) * 6;
+  const int best = __reduce_min_sync(cuda::kAllLanes, (time < 1 << 25 ? time : 1 << 25) * 32 + lane);
+  return whole <= best / 32 ? kWhole : best % 32;
+}
 
 // By the first kPlanChunks threads of a block; all threads call it. `workers` take units side by side.
 __device__ inline void make_plan(AttentionPlan& plan, const StepView& step, const SelectedRows& selected,
-                                 const AttentionGeometry& g, int64_t slots, int64_t workers) {
+                                 const AttentionGeometry& g, int64_t slots, int workers) {
   const int entries = attention_entries(step, selected);
   const int chunk = (entries + kPlanChunks - 1) / kPlanChunks;
   const int thread = threadIdx.x, lane = thread % 32, warp = thread / 32;
-  int items = 0, pieces = 0, most = 0;
-  if (thread < kPlanChunks) {
+  const auto for_chunk = [&](auto take) {
     for (int e = thread * chunk; e < (thread + 1) * chunk && e < entries; ++e) {
-      const EntrySize size = entry_size(g, attention_entry(step, selected, e));
-      items += size.blocks * g.tiles();
-      pieces += size.blocks * g.tiles() * size.pieces;
-      most = size.pieces > most ? size.pieces : most;
+      take(attention_entry(step, selected, e));
     }
-    int items_to = items, pieces_to = pieces;
-#pragma unroll 1
-    for (int d = 1; d < 32; d *= 2) {
-      const int i = __shfl_up_sync(cuda::kAllLanes, items_to, d), p = __shfl_up_sync(cuda::kAllLanes, pieces_to, d);
+  };
+  if (thread < kPlanChunks) {
+    int items = 0, most = 0, units[kMostUnitLogs] = {};
+    for_chunk([&](const AttentionEntry& entry) {
+#pragma unroll
+      for (int log = 0; log < kMostUnitLogs; ++log) {
+        if (log >= g.unit_logs) break;
+        const EntrySize size = entry_size(g, entry, log);
+        units[log] += size.blocks * g.tiles() * size.units;
+        if (log > 0) continue;
+        items += size.blocks * g.tiles();
+        most = size.pieces > most ? size.pieces : most;
+      }
+    });
+    auto& of_warp = plan.warps[warp];
+    const auto sum = [](int x) {
+#pragma unroll
+      for (int d = 16; d > 0; d /= 2) x += __shfl_xor_sync(cuda::kAllLanes, x, d);
+      return x;
+    };
+#pragma unroll
+    for (int log = 0; log < kMostUnitLogs; ++log) {
+      if (log >= g.unit_logs) break;
+      units[log] = sum(units[log]);
+      if (lane == 0) of_warp.units[log] = units[log];
+    }
+    items = sum(items);
+#pragma unroll
+    for (int d = 16; d > 0; d /= 2) {
       const int m = __shfl_xor_sync(cuda::kAllLanes, most, d);
-      if (lane >= d) items_to += i, pieces_to += p;
       most = m > most ? m : most;
     }
-    if (lane == 31) plan.items[warp] = items_to, plan.pieces[warp] = pieces_to, plan.most[warp] = most;
-    items = items_to - items;
-    pieces = pieces_to - pieces;
+    if (lane == 0) of_warp.items = items, of_warp.most = most;
   }
   __syncthreads();
-  int64_t all_items = 0, all_pieces = 0;
+  int items = 0, most = 0;
+  for (const auto& w : plan.warps) items += w.items, most = w.most > most ? w.most : most;
+  int units_of_log = 0;
+  if (lane < g.unit_logs) {
+    for (const auto& w : plan.warps) units_of_log += w.units[lane];
+  }
+  const int unit_log = choose_units(g, items, most, units_of_log, slots, workers);
+  int units = 0;
+  if (thread < kPlanChunks) {
+    for_chunk([&](const AttentionEntry& entry) {
+      const EntrySize size = entry_size(g, entry, unit_log);
+      units += size.blocks * g.tiles() * size.units;
+    });
+    int to = units;
+#pragma unroll 1
+    for (int d = 1; d < 32; d *= 2) {
+      const int before = __shfl_up_sync(cuda::kAllLanes, to, d);
+      if (lane >= d) to += before;
+    }
+    if (lane == 31) plan.warps[warp].chosen = to;
+    units = to - units;
+  }
+  __syncthreads();
+  int all = 0;
   for (int w = 0; w < kPlanChunks / 32; ++w) {
-    if (thread < kPlanChunks && w < warp) items += plan.items[w], pieces += plan.pieces[w];
-    all_items += plan.items[w];
-    all_pieces += plan.pieces[w];
-    most = plan.most[w] > most ? plan.most[w] : most;
+    if (w < warp) units += plan.warps[w].chosen;
+    all += plan.warps[w].chosen;
   }
-  // Whole items when they take no more than a sixth longer than pieces, evenly shared out, would.
-  const int rounds = static_cast<int>(all_items + workers - 1) / static_cast<int>(workers);
-  const bool split = all_pieces <= slots && most > 1 && rounds * most * workers * 6 > all_pieces * 7;
-  __syncthreads();
-  if (thread < kPlanChunks) plan.before[thread] = split ? pieces : items;
+  if (thread < kPlanChunks) plan.before[thread] = units;
   if (thread == 0) {
-    plan.units = static_cast<int32_t>(split ? all_pieces : all_items);
+    plan.units = all;
     plan.chunk = chunk;
-    plan.split = split;
+    plan.unit_log = unit_log;
   }
   __syncthreads();
 }
 
-// Where the pieces of a row were left; an entry's items have as many slots each as its largest one has pieces.
+// Where the units of a row were left; an entry's items have as many slots each as its largest one has units.
 struct MergeRow {
-  int32_t unit;   // the first of its block's first tile
-  int32_t slots;  // of an item; 0: nothing is to be merged
-  int32_t pieces;
-  int32_t first_row;  // of its block
+  int32_t unit;        // the first of its block's first tile
+  int32_t slots;       // of an item; 0: nothing is to be merged
+  int32_t units;       // of its block
+  int32_t first_unit;  // counted from position 0
+  int32_t first_row;   // of its block
+  int32_t queries;     // of a tile
 };
 
 // A unit as the threads see it that compute it.
 struct AttentionWork {
-  int index;                // of the unit; from plan.units on there is none
+  static constexpr int kNone = 0x7fffffff;
+
+  int index;                // of the unit; kNone: there is none
   int row, rows, position;  // of the block
   int kv_head, first_head, heads;
-  int count;  // queries: rows times heads
-  int slots;  // of its item; 1: it is whole
+  int count;              // queries: rows times heads
+  int slot;               // what it makes of its pieces is left there
+  int slots;              // of its item; 1: it is whole
+  int units, first_unit;  // of the block, and its first one counted from position 0
   int piece_log, first_piece;
   int first, last;  // positions
   int entry;
 
+  __device__ bool none() const { return index == kNone; }
   __device__ bool whole() const { return slots == 1; }  // all that the rows see
   __device__ int first_tile() const { return first / kKeyTile * kKeyTile; }
   // Of the tile at this position:
@@ -206,53 +273,155 @@ struct AttentionWork {
   __device__ bool at_piece(int at) const { return (at & ((1 << piece_log) - 1)) == 0; }
 };
 
-// The first unit from `index` on, in steps of `stride`, that has something to do.
-__device__ inline AttentionWork find_work(const AttentionPlan& plan, const StepView& step, const SelectedRows& selected,
-                                          const AttentionGeometry& g, int index, int stride) {
-  AttentionWork work{};
-  const int entries = attention_entries(step, selected);
-#pragma unroll 1
-  for (work.index = index; work.index < plan.units; work.index += stride) {
-    int low = 0, high = kPlanChunks;  // the last chunk with before <= index that has units
-#pragma unroll 1
-    while (high - low > 1) {
-      const int middle = (low + high) / 2;
-      (plan.before[middle] <= work.index ? low : high) = middle;
-    }
-    int rest = work.index - plan.before[low];
-    AttentionEntry entry{};
-    EntrySize size{};
-#pragma unroll 1
-    for (work.entry = low * plan.chunk; work.entry < entries; ++work.entry) {
-      entry = attention_entry(step, selected, work.entry);
-      size = entry_size(g, entry);
-      const int units = plan.units_of(g, size);
-      if (rest < units) break;
-      rest -= units;
-    }
-    work.slots = plan.split ? size.pieces : 1;
-    const int item = rest / work.slots, piece = rest - item * work.slots;
-    const int of = item / g.tiles(), tile = item - of * g.tiles();
-    // The last rows of a span see the most: they come first.
-    const AttentionBlock block = find_block(g, entry, size.blocks - 1 - of);
-    if (!work.whole() && piece >= block.pieces) continue;
-    work.row = block.row, work.rows = block.rows, work.position = block.position;
-    work.kv_head = tile / g.head_groups;
-    work.first_head = work.kv_head * g.q_per_kv + (tile - work.kv_head * g.head_groups) * g.tile_heads;
-    const int heads_left = (work.kv_head + 1) * g.q_per_kv - work.first_head;
-    work.heads = g.tile_heads < heads_left ? g.tile_heads : heads_left;
-    work.count = work.rows * work.heads;
-    work.piece_log = block.piece_log;
-    work.first_piece = block.first_piece + piece;
-    const int visible = g.first_visible(block.position), end = block.position + block.rows;
-    const int from = work.first_piece << work.piece_log;
-    const int to = (work.first_piece + (work.whole() ? block.pieces : 1)) << work.piece_log;
-    work.first = visible > from ? visible : from;
-    work.last = (end < to ? end : to) - 1;
-    break;
+// What a unit is: the unit-th one of a block, or all of it, for the heads of a tile. False: the block has fewer.
+__device__ __forceinline__ bool place_unit(AttentionWork& work, const AttentionGeometry& g, const AttentionBlock& block,
+                                           int unit_log, int tile, int unit) {
+  const int end_piece = block.first_piece + block.pieces;
+  work.first_unit = block.first_piece >> unit_log;
+  work.units = ((end_piece - 1) >> unit_log) - work.first_unit + 1;
+  if (unit >= work.units) return false;
+  work.row = block.row, work.rows = block.rows, work.position = block.position;
+  work.kv_head = tile / g.head_groups;
+  work.first_head = work.kv_head * g.q_per_kv + (tile - work.kv_head * g.head_groups) * g.tile_heads;
+  const int heads_left = (work.kv_head + 1) * g.q_per_kv - work.first_head;
+  work.heads = g.tile_heads < heads_left ? g.tile_heads : heads_left;
+  work.count = work.rows * work.heads;
+  work.piece_log = block.piece_log;
+  work.first_piece = block.first_piece;
+  int unit_end = end_piece;
+  if (!work.whole()) {
+    const int begin = (work.first_unit + unit) << unit_log, stop = begin + (1 << unit_log);
+    work.first_piece = begin > work.first_piece ? begin : work.first_piece;
+    unit_end = stop < end_piece ? stop : end_piece;
   }
-  return work;
+  const int visible = g.first_visible(block.position), end = block.position + block.rows;
+  const int from = work.first_piece << work.piece_log, to = unit_end << work.piece_log;
+  work.first = visible > from ? visible : from;
+  work.last = (end < to ? end : to) - 1;
+  return true;
 }
+
+// The units of any step, after make_plan.
+struct PlannedUnits {
+  const AttentionPlan& plan;
+  const StepView& step;
+  const SelectedRows& selected;
+  const AttentionGeometry& g;
+
+  // Not the place of one piece of many: a worker has one for all its units then.
+  __device__ bool split() const { return plan.unit_log != kWhole; }
+
+  // The first unit from `index` on, in steps of `stride`, that has something to do.
+  __device__ AttentionWork find(int index, int stride) {
+    AttentionWork work{};
+    const int entries = attention_entries(step, selected);
+#pragma unroll 1
+    for (work.index = index; work.index < plan.units; work.index += stride) {
+      int low = 0, high = kPlanChunks;  // the last chunk with before <= index that has units
+#pragma unroll 1
+      while (high - low > 1) {
+        const int middle = (low + high) / 2;
+        (plan.before[middle] <= work.index ? low : high) = middle;
+      }
+      int rest = work.index - plan.before[low];
+      AttentionEntry entry{};
+      EntrySize size{};
+#pragma unroll 1
+      for (work.entry = low * plan.chunk; work.entry < entries; ++work.entry) {
+        entry = attention_entry(step, selected, work.entry);
+        size = entry_size(g, entry, plan.unit_log);
+        const int units = size.blocks * g.tiles() * size.units;
+        if (rest < units) break;
+        rest -= units;
+      }
+      work.slots = size.units;
+      const int item = rest / work.slots, unit = rest - item * work.slots;
+      const int of = item / g.tiles(), tile = item - of * g.tiles();
+      // The last rows of a span see the most: they come first.
+      const AttentionBlock block = find_block(g, entry, size.blocks - 1 - of);
+      if (place_unit(work, g, block, plan.unit_log, tile, unit)) return work;
+    }
+    work.index = AttentionWork::kNone;
+    return work;
+  }
+};
+
+// The units of a step in which every span has one row. Each warp finds them by itself, without a plan in shared memory:
+// a lane for a row.
+class SingleUnits {
+ public:
+  __device__ SingleUnits(const StepView& step, const AttentionGeometry& g, int64_t slots, int workers)
+      : positions_(step.positions.data()), rows_(step.rows), g_(g) {
+    int most = 0, units[kMostUnitLogs] = {};
+#pragma unroll 1
+    for (int first = 0; first < rows_; first += 32) {
+      const int p = position(first);
+      if (p < 0) continue;
+#pragma unroll
+      for (int log = 0; log < kMostUnitLogs; ++log) units[log] += pieces_of(g, p, 1, log);
+      const int pieces = pieces_of(g, p, 1);
+      most = pieces > most ? pieces : most;
+    }
+    __syncwarp();
+    most = __reduce_max_sync(cuda::kAllLanes, most);
+    int of_lane = 0;
+#pragma unroll
+    for (int log = 0; log < kMostUnitLogs; ++log) {
+      const int all = __reduce_add_sync(cuda::kAllLanes, units[log]) * g.tiles();
+      if (static_cast<int>(threadIdx.x) % 32 == log) of_lane = all;
+    }
+    unit_log_ = choose_units(g, rows_ * g.tiles(), most, of_lane, slots, workers);
+  }
+
+  __device__ bool split() const { return unit_log_ != kWhole; }
+
+  // Indexes ascend from call to call.
+  __device__ AttentionWork find(int index, int) {
+    AttentionWork work{};
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+#pragma unroll 1
+    for (; first_ < rows_; first_ += 32) {
+      const int p = position(first_), slots = p < 0 ? 0 : pieces_of(g_, p, 1, unit_log_), own = slots * g_.tiles();
+      int to = own;
+#pragma unroll
+      for (int d = 1; d < 32; d *= 2) {
+        const int before = __shfl_up_sync(cuda::kAllLanes, to, d);
+        if (lane >= d) to += before;
+      }
+      const int all = __shfl_sync(cuda::kAllLanes, to, 31);
+      if (index - before_ >= all) {
+        before_ += all;
+        continue;
+      }
+      const int of = __popc(__ballot_sync(cuda::kAllLanes, before_ + to <= index));
+      work.index = index;
+      work.entry = first_ + of;
+      work.slots = __shfl_sync(cuda::kAllLanes, slots, of);
+      const int rest = index - before_ - __shfl_sync(cuda::kAllLanes, to - own, of), tile = rest / work.slots;
+      AttentionBlock block{.row = work.entry, .rows = 1, .position = __shfl_sync(cuda::kAllLanes, p, of)};
+      block.piece_log = g_.piece_log(block.position);
+      block.first_piece = g_.first_visible(block.position) >> block.piece_log;
+      block.pieces = pieces_of(g_, block.position, 1);
+      place_unit(work, g_, block, unit_log_, tile, rest - tile * work.slots);
+      return work;
+    }
+    work.index = AttentionWork::kNone;
+    return work;
+  }
+
+ private:
+  // Of this lane's row among those from `first` on, -1 if there is none.
+  __device__ int position(int first) const {
+    const int row = first + static_cast<int>(threadIdx.x) % 32;
+    return row < rows_ ? static_cast<int>(positions_[row]) : -1;
+  }
+
+  const int64_t* positions_;
+  int rows_;
+  const AttentionGeometry& g_;
+  int unit_log_;
+  int first_ = 0, before_ = 0;  // the rows that are looked at, units of those before
+};
 
 __device__ inline const SpanView& span_of(const StepView& step, const SelectedRows& selected, int entry) {
   return step.spans[static_cast<size_t>(selected.list != nullptr ? step.row_spans[static_cast<size_t>(entry)] : entry)];
@@ -262,10 +431,9 @@ __device__ inline const SpanView& span_of(const StepView& step, const SelectedRo
 __device__ inline void note_rows(MergeRow* rows, const AttentionGeometry& g, const AttentionWork& work, int thread,
                                  int threads) {
   if (work.first_head != 0 || work.first_piece != g.first_visible(work.position) >> work.piece_log) return;
-  const int pieces = pieces_of(g, work.position, work.rows);
 #pragma unroll 1
   for (int i = thread; i < work.rows; i += threads) {
-    rows[work.row + i] = {work.index, work.whole() ? 0 : work.slots, pieces, work.row};
+    rows[work.row + i] = {work.index, work.whole() ? 0 : work.slots, work.units, work.first_unit, work.row, work.count};
   }
 }
 

@@ -35,22 +35,46 @@ __device__ __forceinline__ float out_scale(MaxSum all, const float* sinks, int64
   return keep / fmaf(all.l, keep, cuda::ptx::exp2_approx(t - m));
 }
 
-// Where query n's result goes.
-__device__ __forceinline__ float* out_of(const MmaAttention& a, const AttentionWork& work, int n) {
-  const int row = work.rows == 1 ? 0 : n / work.heads;
-  return a.args.out + (work.row + row) * a.args.out_stride +
-         (work.first_head + n - row * work.heads) * a.args.value_dim;
-}
-
-// Those of two numbers that are among the first `count`.
-__device__ __forceinline__ void store_pair(float* to, float x, float y, bool aligned, int count = 2) {
-  if (aligned && count >= 2) {
-    *reinterpret_cast<float2*>(to) = {x, y};
-  } else {
-    if (count > 0) to[0] = x;
-    if (count > 1) to[1] = y;
+// Where the numbers of a head of a row go: to out, or as FP32 to a slot.
+class ResultRow {
+ public:
+  __device__ __forceinline__ explicit ResultRow(float* slot) : to_(slot), bf16_(false), pairs_(true) {}
+  __device__ __forceinline__ ResultRow(const MmaAttention& a, int64_t row, int64_t head)
+      : bf16_(a.args.out_type == RowType::kBf16), pairs_(a.out_pairs) {
+    const int64_t at = row * a.args.out_stride + head * a.args.value_dim;
+    to_ = bf16_ ? static_cast<void*>(reinterpret_cast<uint16_t*>(a.args.out) + at) : a.args.out + at;
   }
-}
+  // Of query n.
+  __device__ __forceinline__ ResultRow(const MmaAttention& a, const AttentionWork& work, int n)
+      : ResultRow(a, work.row + (work.rows == 1 ? 0 : n / work.heads),
+                  work.first_head + (work.rows == 1 ? n : n % work.heads)) {}
+
+  // Those of two numbers from an even column on that are among the first `count`.
+  __device__ __forceinline__ void store(int column, float x, float y, int count = 2) const {
+    if (bf16_) {
+      uint16_t* to = static_cast<uint16_t*>(to_) + column;
+      const uint32_t pair = cuda::pack_bf16(x, y);
+      if (pairs_ && count >= 2) {
+        *reinterpret_cast<uint32_t*>(to) = pair;
+      } else {
+        if (count > 0) to[0] = static_cast<uint16_t>(pair);
+        if (count > 1) to[1] = static_cast<uint16_t>(pair >> 16);
+      }
+      return;
+    }
+    float* to = static_cast<float*>(to_) + column;
+    if (pairs_ && count >= 2) {
+      *reinterpret_cast<float2*>(to) = {x, y};
+    } else {
+      if (count > 0) to[0] = x;
+      if (count > 1) to[1] = y;
+    }
+  }
+
+ private:
+  void* to_;
+  bool bf16_, pairs_;
+};
 
 // What a thread knows of the softmax of its two queries, of which its numbers of m16n8 are: h of 0 and 1.
 struct Softmax {
@@ -59,11 +83,11 @@ struct Softmax {
   float sum[4];                  // mma of the weights with ones
   MaxSum merged[2];              // of the pieces before
 
-  // The two are queries `first` and `first + 8` of the unit.
-  __device__ __forceinline__ void start_unit(const MmaAttention& a, const AttentionWork& work, int first) {
+  // The two are these queries of the unit.
+  __device__ __forceinline__ void start_unit(const MmaAttention& a, const AttentionWork& work, int first, int second) {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      const int n = first + 8 * h;
+      const int n = h == 0 ? first : second;
       const int p = work.position + (work.rows == 1 ? 0 : n / work.heads);
       sees_to[h] = n < work.count ? p : -1;
       sees_from[h] = n < work.count ? a.geometry.first_visible(p) : 0;
@@ -76,11 +100,12 @@ struct Softmax {
     for (int i = 0; i < 4; ++i) sum[i] = 0;
   }
 
-  // Scores of positions that a query does not see become minus infinity.
-  __device__ __forceinline__ void mask(int tile, float (&scores)[kKeyTile / 8][4]) const {
+  // Scores of positions that a query does not see become minus infinity. Without `both` the second query is none.
+  __device__ __forceinline__ void mask(int tile, float (&scores)[kKeyTile / 8][4], bool both = true) const {
     const int first = tile + static_cast<int>(threadIdx.x) % 4 * 2;
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
+      if (h == 1 && !both) continue;
       if (sees_from[h] <= tile && sees_to[h] >= tile + kKeyTile - 1) continue;
 #pragma unroll
       for (int n = 0; n < kKeyTile / 8; ++n) {
@@ -94,7 +119,7 @@ struct Softmax {
   }
 
   // Scores of a tile become weights, A fragments of m16n8k16. acc is to be multiplied by scale[h] before. c is
-  // positive, so that the largest score is the largest product. Without `both` the second query is none.
+  // positive, so that the largest score is the largest product.
   __device__ __forceinline__ void weigh(const float (&scores)[kKeyTile / 8][4], float c,
                                         uint32_t (&weights)[kKeyTile / 16][4], float (&scale)[2], bool both = true) {
 #pragma unroll

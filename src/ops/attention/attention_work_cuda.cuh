@@ -20,36 +20,35 @@ struct WorkRing {
   }
 };
 
-// By all threads of the warpgroup: calls work(unit) for the block's units. Waits for the kernel before this one once it
-// knows the first.
-template <class Work>
-__device__ __forceinline__ void give_work(const MmaAttention& a, const StepView& step, const AttentionPlan& plan,
-                                          WorkRing& ring, bool leader, Work work) {
+// By all threads of the warpgroup: calls work(unit, is it the first) for the block's units. The first call waits for
+// the kernel before this one.
+template <class Units, class Work>
+__device__ __forceinline__ void give_work(Units units, WorkRing& ring, bool leader, Work work) {
 #pragma unroll 1
   for (int k = 0, index = blockIdx.x;; ++k) {
-    const AttentionWork unit = find_work(plan, step, a.selected, a.geometry, index, gridDim.x);
+    AttentionWork unit = units.find(index, gridDim.x);
+    unit.slot = units.split() ? unit.index : blockIdx.x;
     cuda::ptx::mbarrier_wait(&ring.empty[k % 2], (k / 2 & 1) ^ 1);
     if (leader) {
       ring.work[k % 2] = unit;
       cuda::ptx::mbarrier_arrive(&ring.full[k % 2]);
     }
-    if (k == 0) cuda::ptx::wait_for_previous();
-    if (unit.index >= plan.units) break;
-    work(unit);
+    if (unit.none()) break;
+    work(unit, k == 0);
     index = unit.index + gridDim.x;
   }
 }
 
 // By each consuming warp: calls work(unit, slot, is it the first).
 template <class Work>
-__device__ __forceinline__ void take_work(const MmaAttention& a, const AttentionPlan& plan, WorkRing& ring, Work work) {
+__device__ __forceinline__ void take_work(const MmaAttention& a, WorkRing& ring, Work work) {
 #pragma unroll 1
   for (int k = 0;; ++k) {
     cuda::ptx::mbarrier_wait(&ring.full[k % 2], k / 2 & 1);
     const AttentionWork& unit = ring.work[k % 2];
-    if (unit.index >= plan.units) break;
+    if (unit.none()) break;
     if (k == 0) cuda::ptx::wait_for_previous();
-    work(unit, a.partials + static_cast<int64_t>(plan.split ? unit.index : blockIdx.x) * a.slot.floats(), k == 0);
+    work(unit, a.partials + static_cast<int64_t>(unit.slot) * a.slot.floats(), k == 0);
     __syncwarp();
     if (threadIdx.x % 32 == 0) cuda::ptx::mbarrier_arrive(&ring.empty[k % 2]);
   }

@@ -1,3 +1,4 @@
+#include "device/cuda/ptx.h"
 #include "ops/attention/paged_rows_cuda.cuh"
 #include "ops/cuda_op.h"
 
@@ -7,6 +8,8 @@ namespace {
 constexpr int kThreads = 128;
 
 __global__ void kv_write_kernel(const StepView* step, KvWriteArgs args) {
+  cuda::ptx::wait_for_previous();
+  cuda::ptx::let_next_start();
   const int64_t row = blockIdx.x;
   if (row >= step->rows) return;
   const auto r = static_cast<size_t>(row);
@@ -36,7 +39,8 @@ class CudaKvWrite final : public CudaOp {
   void enqueue(const StepBounds& bounds) override {
     if (bounds.rows == 0) return;
     const int64_t parts = (args_.size + kThreads - 1) / kThreads;
-    cuda::launch(device(), {.grid = {bounds.rows, parts}, .block = kThreads}, kv_write_kernel, device().step(), args_);
+    cuda::launch(device(), {.grid = {bounds.rows, parts}, .block = kThreads, .overlap = true}, kv_write_kernel,
+                 device().step(), args_);
   }
 
   Cost cost(int32_t rows, int64_t) const override {

@@ -3,7 +3,7 @@
 
 #include "device/cuda/kernel.h"
 #include "device/cuda/ptx.h"
-#include "ops/attn_residual/residual_norm.h"
+#include "ops/attn_residual/residual_cluster_cuda.cuh"
 #include "ops/cuda_op.h"
 #include "ops/norm/unit_cuda.cuh"
 
@@ -13,30 +13,7 @@ namespace {
 using namespace cuda;
 
 constexpr int kBlocksPerSm = 8;
-
-struct ResidualCall {
-  const float* candidates[kMaxResidualCandidates];
-  int count;
-  int size;
-  int64_t stride;
-  float eps;
-  const float* weight;
-  float* y;
-  int64_t y_stride;
-  // The last candidate is formed, g + u, and stored, unless g is null.
-  const float* g;
-  int64_t g_stride;
-  const float* u;
-  int64_t u_stride;
-  float* sum;
-  // The norm of y, unless normed is null.
-  NormKind norm_kind;
-  float norm_eps;
-  float norm_scale;
-  const float* norm_weight;
-  float* normed;
-  int64_t normed_stride;
-};
+constexpr int32_t kMostClusterRows = 96;  // more keep all multiprocessors busy with a block each
 
 // Both sums over a unit at the price of one barrier; the order of Unit::sum.
 template <class U>
@@ -68,7 +45,7 @@ __device__ __forceinline__ void store_norm(const ResidualCall& a, int64_t row, c
       const float4 weight = load_quad<Shape::kWholeQuads>(a.norm_weight + k, a.size - k);
       out = each([](float v, float w) { return v * w; }, out, weight);
     }
-    store_quad<Shape::kWholeQuads>(a.normed + row * a.normed_stride + k, out, a.size - k);
+    store_quad<Shape::kWholeQuads>(a.normed, a.normed_type, row * a.normed_stride + k, out, a.size - k);
   });
 }
 
@@ -155,10 +132,16 @@ class ResidualCudaOp final : public CudaOp {
     for (const float* candidate : args.candidates) aligned_ = aligned_ && whole_quads({candidate}, {});
     if (add != nullptr) adds(*add);
     if (norm != nullptr) norms(*norm);
+    clusters_ = aligned_ && call_.size >= kLeastClusterSize && call_.size <= kMostClusterSize &&
+                call_.count <= kMostClusterCandidates;
+    for (const auto kernel : {residual_cluster<4>, residual_cluster<8>}) {
+      if (clusters_) allow_shared(kernel, residual_shared_bytes(kMostClusterCandidates, 8));
+    }
   }
 
   void enqueue(const StepBounds& bounds) override {
     if (bounds.rows == 0) return;
+    if (clusters_ && bounds.rows <= kMostClusterRows) return enqueue_clusters(bounds.rows);
     with_unit_shape(call_.size, aligned_, [&]<class Shape>(Shape) {
       const int64_t blocks = (bounds.rows + Shape::kUnitsPerBlock - 1) / Shape::kUnitsPerBlock;
       launch(device(),
@@ -176,12 +159,22 @@ class ResidualCudaOp final : public CudaOp {
   }
 
  private:
+  void enqueue_clusters(int32_t rows) {
+    const int quads = call_.size <= 4096 ? 4 : 8;
+    launch(device(),
+           {.grid = kUnitBlocks * rows,
+            .block = 32 * kUnitBlocks,
+            .shared_bytes = residual_shared_bytes(call_.count, quads),
+            .cluster = kUnitBlocks,
+            .overlap = true},
+           quads == 4 ? residual_cluster<4> : residual_cluster<8>, device().step(), call_);
+  }
   void adds(const ElementwiseArgs& add) {
     call_.g = add.g;
     call_.g_stride = add.g_stride;
     call_.u = add.u;
     call_.u_stride = add.u_stride;
-    call_.sum = add.y;
+    call_.sum = static_cast<float*>(add.y);
     aligned_ = aligned_ && whole_quads({add.g, add.u}, {add.g_stride, add.u_stride});
   }
   void norms(const NormArgs& norm) {
@@ -191,11 +184,13 @@ class ResidualCudaOp final : public CudaOp {
     call_.norm_weight = device().upload(norm.weight, norm.size);
     call_.normed = norm.y;
     call_.normed_stride = norm.y_stride;
+    call_.normed_type = norm.y_type;
     aligned_ = aligned_ && whole_quads({norm.y}, {norm.y_stride});
   }
 
   ResidualCall call_{};
   bool aligned_;
+  bool clusters_ = false;
 };
 
 }  // namespace

@@ -3,6 +3,7 @@
 
 #include "base/error.h"
 #include "base/math.h"
+#include "base/number.h"
 #include "ops/attn_residual/residual_norm.h"
 #include "ops/cuda_op.h"
 #include "ops/norm/unit_order_testing.h"
@@ -128,8 +129,9 @@ TEST_F(AttnResidualCuda, IsCloseToTheCpu) {
   }
 }
 
+// A block for each row of the batch, a cluster for a row alone.
 TEST_F(AttnResidualCuda, GivesABatchTheBitsOfItsRows) {
-  const Problem p(40, 600, 7, Values::kPlain, 3);
+  const Problem p(100, 600, 7, Values::kPlain, 3);
   const std::vector<float> batch = p.on(device());
   std::deque<Problem> problems;
   for (int64_t row = 0; row < p.rows; row += 13) {
@@ -178,6 +180,14 @@ TEST_F(AttnResidualCuda, WithItsSumAndNormEqualsTheThreeAlone) {
       EXPECT_TRUE(same_floats(stream.values(), sum)) << size;
       EXPECT_TRUE(same_floats(mixed.values(), mixture)) << size;
       EXPECT_TRUE(same_floats(normed.values(), result)) << size;
+      stream.set(p.candidates[2]);
+      DeviceBuffer<uint16_t> bf16(device(), n);
+      args.norm.y = bf16.data();
+      args.norm.y_type = RowType::kBf16;
+      bind_residual_norm(device(), "all", args)->run(step_of(3));
+      std::vector<uint16_t> rounded;
+      for (const float v : result) rounded.push_back(std::isnan(v) ? 0xffff : f32_to_bf16(v));
+      EXPECT_EQ(rounded, bf16.values()) << size;
     }
   }
 }

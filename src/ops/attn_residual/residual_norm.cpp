@@ -18,7 +18,8 @@ std::unique_ptr<BoundOp> bind_residual_norm(Device& device, std::string name, Re
   if (args.add) {
     const ElementwiseArgs& add = *args.add;
     if (add.kind != ElementwiseKind::kAdd || residual.candidates.empty() || add.y != residual.candidates.back() ||
-        add.y_stride != residual.stride || add.size != residual.size || add.rows != RowSet::kAll) {
+        add.y_stride != residual.stride || add.y_type != RowType::kF32 || add.size != residual.size ||
+        add.rows != RowSet::kAll) {
       fail(name, ": residual and norm: expected a sum that is the mixture's last candidate");
     }
     ops.push_back(bind_elementwise(device, name, add));

@@ -44,6 +44,7 @@
 #include <string>
 #include <vector>
 
+#include "base/error.h"
 #include "base/step_view.h"
 #include "device/cpu.h"
 #include "formats/weight.h"
@@ -58,6 +59,13 @@ enum class RowSet { kAll, kLogits };
 
 WEIR_HD inline int32_t row_count(const StepView& step, RowSet set) {
   return set == RowSet::kAll ? step.rows : static_cast<int32_t>(step.logit_rows.size());
+}
+
+// Throws Error unless rows of the type can be written at y while x is read: BF16 ones are a GPU's, and not over x.
+inline void check_output(const Device& device, const std::string& name, RowType type, const void* y, const void* x) {
+  if (type == RowType::kF32) return;
+  if (!device.is_cuda()) fail(name, ": rows of BF16 are written on a GPU, expected FP32 rows");
+  if (x == y) fail(name, ": rows of BF16 cannot be written over what they are computed from");
 }
 
 struct LinearArgs {

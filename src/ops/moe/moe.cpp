@@ -6,8 +6,10 @@
 
 #include "base/error.h"
 #include "ops/linear/linear.h"
+#include "ops/linear/linear_tiles.h"
 #include "ops/moe/moe_kernel.h"
 #include "ops/moe/moe_plan.h"
+#include "ops/op_sequence.h"
 #include "ops/row_tiles.h"
 
 namespace weir {
@@ -155,6 +157,8 @@ class MoeOp final : public BoundOp {
     device_.reserve_shared(shared);
   }
 
+  const float* x(int64_t row) const { return static_cast<const float*>(args_.x) + row * args_.x_stride; }
+
   int64_t expert_bytes(int32_t expert) const {
     const ExpertWeights& w = args_.experts[static_cast<size_t>(expert)];
     return bytes_of(w.gate) + bytes_of(w.up) + bytes_of(w.down);
@@ -168,12 +172,12 @@ class MoeOp final : public BoundOp {
       return plan_.row_of(a.first_pair + a.rows - 1) - plan_.row_of(a.first_pair) == a.rows - 1;
     });
     if (inputs_.plain && !in_place_) {
-      gather_rows(rows, reinterpret_cast<const std::byte*>(args_.x), args_.x_stride * int64_t{sizeof(float)},
+      gather_rows(rows, static_cast<const std::byte*>(args_.x), args_.x_stride * int64_t{sizeof(float)},
                   reinterpret_cast<std::byte*>(gathered_), args_.in * int64_t{sizeof(float)});
     }
     inputs_.each([&](RowCoding coding, CodedPairs::Part& part) {
       std::byte* coded = device_.shared() + part.shared;
-      encode(coding, args_.x, args_.x_stride, args_.in, rows, coded, part.row_bytes);
+      encode(coding, x(0), args_.x_stride, args_.in, rows, coded, part.row_bytes);
       if (in_place_) {
         part.first = coded;
       } else {
@@ -248,13 +252,13 @@ class MoeOp final : public BoundOp {
     each_panel(args_.inter, [&](const MoePlan::Active& a, int64_t begin, int64_t count, int thread) {
       const ExpertWeights& w = args_.experts[static_cast<size_t>(a.expert)];
       const int64_t first_row = in_place_ ? plan_.row_of(a.first_pair) : a.first_pair;
-      const float* x = in_place_ ? args_.x + first_row * args_.x_stride : gathered_ + first_row * args_.in;
+      const float* from = in_place_ ? x(first_row) : gathered_ + first_row * args_.in;
       const int64_t stride = in_place_ ? args_.x_stride : args_.in;
       std::byte* scratch = device_.scratch(thread);
       float* up = reinterpret_cast<float*>(scratch + linear_bytes_);  // [rows, count]
       float* hidden = hidden_ + a.first_pair * args_.inter + begin;
-      multiply(w.gate, begin, count, a.rows, x, stride, inputs_, first_row, hidden, args_.inter, scratch);
-      multiply(w.up, begin, count, a.rows, x, stride, inputs_, first_row, up, count, scratch);
+      multiply(w.gate, begin, count, a.rows, from, stride, inputs_, first_row, hidden, args_.inter, scratch);
+      multiply(w.up, begin, count, a.rows, from, stride, inputs_, first_row, up, count, scratch);
       const int64_t first_bias = a.expert * args_.inter + begin;
       add_bias(args_.gate_bias, first_bias, count, a.rows, hidden, args_.inter);
       add_bias(args_.up_bias, first_bias, count, a.rows, up, count);
@@ -317,7 +321,7 @@ void check_matrix(const std::string& name, size_t expert, const char* part, cons
   check_weight(matrix, w, set);
 }
 
-void check(const std::string& name, const MoeArgs& args, KernelSet set) {
+void check(const Device& device, const std::string& name, const MoeArgs& args, KernelSet set) {
   if (args.in < 1 || args.inter < 1 || args.out < 1 || args.max_rows < 1) {
     fail(name, ": MoE of in ", args.in, ", inter ", args.inter, ", out ", args.out, ", rows ", args.max_rows,
          "; all must be positive");
@@ -341,9 +345,17 @@ void check(const std::string& name, const MoeArgs& args, KernelSet set) {
   if (args.x == nullptr || args.ids == nullptr || args.weights == nullptr || args.y == nullptr) {
     fail(name, ": MoE without input, routing or output");
   }
+  if (args.follows && (args.follows->add.u != args.y || args.follows->add.u_stride != args.y_stride ||
+                       args.follows->add.size != args.out || args.follows->add.rows != RowSet::kAll)) {
+    fail(name, ": expected the sum that follows to be of the mixture's output");
+  }
   if (args.x_stride < args.in || args.y_stride < args.out) {
     fail(name, ": MoE of rows of ", args.in, " to ", args.out, " elements, but strides are ", args.x_stride, " and ",
          args.y_stride);
+  }
+  if (args.x_type == RowType::kBf16 && (!moe_takes_bf16(device, args.experts, args.activations) ||
+                                        args.x_stride != args.in || reinterpret_cast<uintptr_t>(args.x) % 16 != 0)) {
+    fail(name, ": these experts multiply FP32 rows");
   }
   if (args.addend != nullptr && args.addend_stride < args.out) {
     fail(name, ": MoE of rows of ", args.out, " elements, but what is added has a stride of ", args.addend_stride);
@@ -357,10 +369,30 @@ void check(const std::string& name, const MoeArgs& args, KernelSet set) {
 
 }  // namespace
 
+bool uniform_experts(const std::vector<ExpertWeights>& experts) {
+  const auto alike = [](const WeightView& a, const WeightView& b) {
+    return a.format == b.format && a.scale_format == b.scale_format && a.scale_cols == b.scale_cols;
+  };
+  const ExpertWeights& first = experts.front();
+  return std::all_of(experts.begin(), experts.end(), [&](const ExpertWeights& w) {
+    return alike(w.gate, first.gate) && alike(w.up, first.gate) && alike(w.down, first.down);
+  });
+}
+
+bool moe_takes_bf16(const Device& device, const std::vector<ExpertWeights>& experts, Activations activations) {
+  if (!device.is_cuda() || activations == Activations::kF32 || !uniform_experts(experts)) return false;
+  const int64_t in = experts.front().gate.in;
+  return in % (segment_count(in, kExpertSegmentIns) * kTileIns) == 0;
+}
+
 std::unique_ptr<BoundOp> bind_moe(Device& device, std::string name, MoeArgs args) {
-  check(name, args, kernel_set(device));
+  check(device, name, args, kernel_set(device));
   if (device.is_cuda()) return bind_moe_cuda(device.cuda(), std::move(name), std::move(args));
-  return std::make_unique<MoeOp>(device.cpu(), std::move(name), std::move(args));
+  if (!args.follows) return std::make_unique<MoeOp>(device.cpu(), std::move(name), std::move(args));
+  std::vector<std::unique_ptr<BoundOp>> ops(2);
+  ops[1] = bind_add_norm(device, name, args.follows->add, args.follows->norm);
+  ops[0] = std::make_unique<MoeOp>(device.cpu(), name, std::move(args));
+  return std::make_unique<OpSequence>(std::move(name), std::move(ops));
 }
 
 }  // namespace weir

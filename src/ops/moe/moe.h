@@ -13,15 +13,16 @@
 //
 // On CUDA with activations f32: the CPU's f32 bits (sixteen sums, base/math.h).
 // On CUDA otherwise, tensor cores (linear_tiles.h, linear_tile_cuda.cuh):
-//   x is rounded to BF16;  gate_e x and up_e x: as linear multiplies on CUDA, in segments(in) parts, each from zero,
-//   added to +0 in ascending order;  + bias;  h = act(gate, up) in FP32 by base/math.h, rounded to BF16
-//   down_e h: the same in segments(inter) parts;  z_e = that + bias, FP32;  y as above
+//   x is rounded to BF16 unless it is that already;  gate_e x and up_e x: as linear multiplies on CUDA, in segments(in)
+//   parts, each from zero, added to +0 in ascending order;  + bias;  h = act(gate, up) in FP32 by base/math.h, rounded
+//   to BF16 down_e h: the same in segments(inter) parts;  z_e = that + bias, FP32;  y as above
 // An expert's output for a row has the same bits whichever kernel multiplies: warps by themselves with few rows an
 // expert, blocks with many, which is decided by the bounds of the step. Experts whose matrices differ in format from
 // each other's (gate and up count as one) are multiplied as with f32.
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -32,6 +33,7 @@
 #include "ops/activation/activation.h"
 #include "ops/bound_op.h"
 #include "ops/linear/row_codes.h"
+#include "ops/norm/add_norm.h"
 
 namespace weir {
 
@@ -67,8 +69,9 @@ struct MoeArgs {
   const float* gate_bias = nullptr;  // [experts, inter], with up_bias and down_bias; none: no biases
   const float* up_bias = nullptr;    // [experts, inter]
   const float* down_bias = nullptr;  // [experts, out]
-  const float* x = nullptr;
+  const void* x = nullptr;           // elements of x_type
   int64_t x_stride = 0;
+  RowType x_type = RowType::kF32;  // kBf16: where moe_takes_bf16
   const int32_t* ids = nullptr;
   const float* weights = nullptr;
   // On CUDA: ids were written by an op that at least one other lies behind, so that experts' weights can be fetched
@@ -78,10 +81,17 @@ struct MoeArgs {
   int64_t addend_stride = 0;
   float* y = nullptr;
   int64_t y_stride = 0;
+  // add_norm.h of y, which is add.u; then y itself may be left unwritten. With few rows in one launch on a GPU.
+  std::optional<SumNorm> follows;
   int32_t max_rows = 0;                     // the most rows of a step; sizes the buffers
   std::shared_ptr<MoeWorkspace> workspace;  // none: the op's own
   Activations activations = Activations::kF32;
 };
+
+// Whether each side of the experts has one format, as the tensor cores' kernels need it.
+bool uniform_experts(const std::vector<ExpertWeights>& experts);
+// Whether a GPU multiplies rows of BF16 by these experts: x would be rounded anyway, and lies as the kernels want it.
+bool moe_takes_bf16(const Device& device, const std::vector<ExpertWeights>& experts, Activations activations);
 
 // ids are in [0, experts) and distinct within a row. Throws Error, naming the op and the expert, for shapes or formats
 // that do not fit.

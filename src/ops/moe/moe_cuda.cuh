@@ -176,6 +176,10 @@ struct ExpertProduct {
   bool planned_before = false;
   PairRows x;
   ExpertOut out;
+  // Weights of the same experts that are on their way to the L2 cache meanwhile, since the next product multiplies
+  // them: [experts] of so many bytes; none: null.
+  const std::byte* ahead = nullptr;
+  int64_t ahead_bytes = 0;
 };
 
 // --- the launches
@@ -195,11 +199,12 @@ struct PlanArgs {
   int32_t experts = 0;
   int32_t top_k = 0;
   int32_t tile_rows = 0;
-  const float* x = nullptr;
+  const float* x = nullptr;  // none: nothing is rounded
   int64_t x_stride = 0;
   int64_t in = 0;
   uint16_t* rounded = nullptr;  // [rows, width]
   int64_t width = 0;
+  bool routed_before = false;  // MoeArgs
 };
 void plan_pairs(CudaDevice& device, int32_t rows, const PlanArgs& args, const PairPlan& plan);
 // Before the first plan of so many experts. Error when it does not fit into shared memory.
@@ -217,6 +222,12 @@ void multiply_many_pairs(CudaDevice& device, const ExpertProduct& product);
 // y = sum over a row's pairs of weights * z.
 void sum_pairs(CudaDevice& device, int32_t rows, const MoeArgs& args, const float* z);
 
+// The same with what follows (MoeArgs), where sum_norm_fits and rows are few: the same bits as one after the other.
+bool sum_norm_fits(const MoeArgs& args);
+inline constexpr int32_t kMostSumNormRows = 96;
+// norm_weight: on the device.
+void sum_norm_pairs(CudaDevice& device, int32_t rows, const MoeArgs& args, const float* norm_weight, const float* z);
+
 // FP32 products of any matrices (moe.h, "On CUDA", f32). experts: on the device.
 void multiply_plain(CudaDevice& device, int32_t rows, const MoeArgs& args, const ExpertWeights* experts, float* h,
                     float* z);
@@ -226,7 +237,6 @@ void multiply_plain(CudaDevice& device, int32_t rows, const MoeArgs& args, const
 struct TiledExperts {
   ExpertTiles gate_up, down;
 };
-bool uniform(const std::vector<ExpertWeights>& experts);
 TiledExperts upload_experts(CudaDevice& device, const MoeArgs& args);
 
 // What lies between a step's launches.

@@ -1,4 +1,6 @@
 #include <cmath>
+#include <deque>
+#include <random>
 
 #include "base/error.h"
 #include "ops/cuda_op.h"
@@ -20,6 +22,8 @@ class MoeCuda : public testing::CudaCase {
     return *problems_.back();
   }
 
+  std::deque<std::vector<float>> weights_;  // of norms, likewise
+
  private:
   std::vector<std::unique_ptr<Problem>> problems_;
 };
@@ -27,7 +31,8 @@ class MoeCuda : public testing::CudaCase {
 // The op with the problem's rows and routing on the device. y has a row more than the step.
 class OnDevice {
  public:
-  OnDevice(CudaDevice& device, const Problem& p)
+  // bf16: x as such rows, one after the other.
+  OnDevice(CudaDevice& device, const Problem& p, const uint16_t* bf16 = nullptr)
       : x_(device, p.x),
         weights_(device, p.weights),
         ids_(device, p.ids),
@@ -35,6 +40,11 @@ class OnDevice {
         addend_(device, p.addend),
         args_(p.args) {
     args_.x = x_.data();
+    if (bf16 != nullptr) {
+      args_.x = bf16;
+      args_.x_stride = args_.in;
+      args_.x_type = RowType::kBf16;
+    }
     args_.weights = weights_.data();
     args_.ids = ids_.data();
     args_.y = y_.data();
@@ -325,6 +335,99 @@ TEST_F(MoeCuda, MixesOfFormatsGiveTheBitsOfFp32Products) {
   const std::vector<float> expected = OnDevice(device(), p).run(3);
   p.args.activations = Activations::kAuto;
   EXPECT_TRUE(same_floats(expected, OnDevice(device(), p).run(3)));
+}
+
+// In one launch, and with many rows or other sizes in two.
+TEST_F(MoeCuda, WhatFollowsHasTheBitsOfOneAfterTheOther) {
+  struct Case {
+    int64_t rows, out;
+    float beta;
+    bool addend;
+    Activations activations;
+  };
+  for (const Case& c : {Case{1, 516, 1, false, Activations::kAuto}, Case{5, 2304, 0.7f, true, Activations::kAuto},
+                        Case{3, 1024, 1, true, Activations::kF32}, Case{100, 516, 1, true, Activations::kAuto},
+                        Case{2, 96, 1, true, Activations::kAuto}}) {
+    Problem& p = problem({4, 64, 64, c.out, 3, c.rows}, {WeightFormat::kBf16}, kSwiGlu, 17);
+    p.args.activations = c.activations;
+    std::mt19937 random(3);
+    std::normal_distribution<float> value;
+    const auto some = [&](int64_t n) {
+      std::vector<float> values(static_cast<size_t>(n));
+      for (float& v : values) v = value(random);
+      return values;
+    };
+    const std::vector<float> stream_values = some(c.rows * c.out);
+    const std::vector<float>& weight = weights_.emplace_back(some(c.out));
+    DeviceBuffer<float> x(device(), p.x), weights(device(), p.weights), addend(device(), some(c.rows * c.out));
+    DeviceBuffer<float> y(device(), c.rows * c.out), stream(device(), stream_values);
+    DeviceBuffer<int32_t> ids(device(), p.ids);
+    DeviceBuffer<uint16_t> normed(device(), (c.rows + 1) * c.out);
+    MoeArgs args = p.args;
+    args.x = x.data();
+    args.weights = weights.data();
+    args.ids = ids.data();
+    args.addend = c.addend ? addend.data() : nullptr;
+    args.addend_stride = c.out;
+    args.y = y.data();
+    args.y_stride = c.out;
+    const SumNorm follows{.add = {.kind = c.beta == 1 ? ElementwiseKind::kAdd : ElementwiseKind::kAddScaled,
+                                  .beta = c.beta,
+                                  .size = c.out,
+                                  .g = stream.data(),
+                                  .g_stride = c.out,
+                                  .u = y.data(),
+                                  .u_stride = c.out,
+                                  .y = stream.data(),
+                                  .y_stride = c.out},
+                          .norm = {.size = c.out,
+                                   .eps = 1e-5f,
+                                   .weight = weight.data(),
+                                   .x = stream.data(),
+                                   .x_stride = c.out,
+                                   .y = normed.data(),
+                                   .y_stride = c.out,
+                                   .y_type = RowType::kBf16}};
+    StepView step;
+    step.rows = static_cast<int32_t>(c.rows);
+    bind_moe(device(), "moe", args)->run(step);
+    bind_add_norm(device(), "both", follows.add, follows.norm)->run(step);
+    const std::vector<float> sum = stream.values();
+    const std::vector<uint16_t> expected = normed.values();
+    stream.set(stream_values);
+    normed.poison();
+    args.follows = follows;
+    bind_moe(device(), "moe", args)->run(step);
+    EXPECT_TRUE(same_floats(sum, stream.values())) << c.rows << " rows of " << c.out;
+    EXPECT_EQ(expected, normed.values()) << c.rows << " rows of " << c.out;
+  }
+}
+
+// Few pairs, a plan of its own, and many rows an expert.
+TEST_F(MoeCuda, TakesRowsOfBf16AsTheyAre) {
+  for (const int64_t rows : {3, 70, 140}) {
+    Problem& p = problem({4, 128, 64, 64, 2, rows}, {WeightFormat::kBf16}, kSwiGlu, 14);
+    p.args.activations = Activations::kAuto;
+    const std::vector<float> expected = OnDevice(device(), p).run(rows);
+    std::vector<uint16_t> x;
+    for (int64_t r = 0; r < rows; ++r) {
+      for (int64_t k = 0; k < p.args.in; ++k) {
+        x.push_back(f32_to_bf16(p.x[static_cast<size_t>(r * p.args.x_stride + k)]));
+      }
+    }
+    const DeviceBuffer<uint16_t> bf16(device(), x);
+    EXPECT_TRUE(same_floats(expected, OnDevice(device(), p, bf16.data()).run(rows))) << rows << " rows";
+  }
+}
+
+TEST_F(MoeCuda, RefusesRowsOfBf16ThatItCannotRead) {
+  const DeviceBuffer<uint16_t> bf16(device(), 4096);
+  Problem& padded = problem({4, 96, 64, 64, 2, 3}, {WeightFormat::kBf16}, kSwiGlu, 15);
+  padded.args.activations = Activations::kAuto;
+  EXPECT_THROW(OnDevice(device(), padded, bf16.data()), Error);
+  Problem& exact = problem({4, 128, 64, 64, 2, 3}, {WeightFormat::kBf16}, kSwiGlu, 16);
+  exact.args.activations = Activations::kF32;
+  EXPECT_THROW(OnDevice(device(), exact, bf16.data()), Error);
 }
 
 TEST_F(MoeCuda, BoundsBeyondTheStepWriteNothing) {

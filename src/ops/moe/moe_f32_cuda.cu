@@ -94,7 +94,7 @@ void multiply_plain(CudaDevice& device, int32_t rows, const MoeArgs& args, const
                         .gate_bias = args.gate_bias,
                         .up_bias = args.up_bias,
                         .down_bias = args.down_bias,
-                        .x = args.x,
+                        .x = static_cast<const float*>(args.x),
                         .x_stride = args.x_stride,
                         .h = h,
                         .z = z,

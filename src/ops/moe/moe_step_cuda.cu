@@ -39,11 +39,12 @@ ExpertStep::ExpertStep(CudaDevice& device, int32_t rows, const MoeArgs& args, in
             .experts = static_cast<int32_t>(count),
             .top_k = static_cast<int32_t>(args.top_k),
             .tile_rows = shape_.tile_rows,
-            .x = args.x,
+            .x = args.x_type == RowType::kF32 ? static_cast<const float*>(args.x) : nullptr,
             .x_stride = args.x_stride,
             .in = args.in,
             .rounded = buffers.x,
-            .width = experts.gate_up.width()} {
+            .width = experts.gate_up.width(),
+            .routed_before = args.routed_before} {
   if (shape_.small) buffers_.plan = {};
 }
 
@@ -70,9 +71,11 @@ void ExpertStep::multiply(const ExpertProduct& product) const {
 
 void ExpertStep::gate_up() const {
   ExpertProduct gate_up = product(experts_.gate_up);
-  if (shape_.small) {
-    gate_up.planned_before = args_.routed_before;
-    gate_up.x = {.exact = args_.x, .exact_stride = args_.x_stride, .in = args_.in};
+  gate_up.planned_before = shape_.small && args_.routed_before;
+  if (plan_.x == nullptr) {
+    gate_up.x.rounded = static_cast<const uint16_t*>(args_.x);
+  } else if (shape_.small) {
+    gate_up.x = {.exact = plan_.x, .exact_stride = args_.x_stride, .in = args_.in};
   } else {
     gate_up.x.rounded = buffers_.x;
   }
@@ -85,6 +88,12 @@ void ExpertStep::gate_up() const {
                        .inter = args_.inter,
                        .h = buffers_.h,
                        .width = experts_.down.width()}};
+  const ExpertTiles& down = experts_.down;
+  const int64_t down_bytes = int64_t{down.strips} * down.k_tiles() * tile_bytes(down.format);
+  if (shape_.small && shape_.pairs * down_bytes <= device_.info().l2_bytes / 4) {
+    gate_up.ahead = down.tiles;
+    gate_up.ahead_bytes = down_bytes;
+  }
   multiply(gate_up);
 }
 

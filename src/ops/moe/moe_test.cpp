@@ -77,7 +77,7 @@ TEST_P(MoeKernels, GiveABatchTheBitsOfItsRows) {
   for (int64_t r = 0; r < 21; ++r) {
     Problem alone({8, 64, 96, 64, 3, 21}, {WeightFormat::kMxfp4}, kSitu, 4);
     alone.shape.rows = 1;
-    alone.args.x += r * alone.args.x_stride;
+    alone.args.x = alone.x.data() + r * alone.args.x_stride;
     alone.args.ids += r * 3;
     alone.args.weights += r * 3;
     const std::vector<float> row = alone.run(GetParam(), 2);

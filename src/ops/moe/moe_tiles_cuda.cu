@@ -151,18 +151,7 @@ ExpertTiles upload_side(CudaDevice& device, const MoeArgs& args, const WeightVie
   return {tiled.format, tiles, static_cast<int32_t>(tiled.strips()), tiled.segments, tiled.segment_tiles};
 }
 
-bool alike(const WeightView& a, const WeightView& b) {
-  return a.format == b.format && a.scale_format == b.scale_format && a.scale_cols == b.scale_cols;
-}
-
 }  // namespace
-
-bool uniform(const std::vector<ExpertWeights>& experts) {
-  const ExpertWeights& first = experts.front();
-  return std::all_of(experts.begin(), experts.end(), [&](const ExpertWeights& w) {
-    return alike(w.gate, first.gate) && alike(w.up, first.gate) && alike(w.down, first.down);
-  });
-}
 
 TiledExperts upload_experts(CudaDevice& device, const MoeArgs& args) {
   const ExpertWeights& shape = args.experts.front();

@@ -13,7 +13,7 @@ std::unique_ptr<BoundOp> bind_add_norm(Device& device, std::string name, const E
     fail(name, ": add and norm: expected a sum, found elementwise op ", static_cast<int>(add.kind));
   }
   if (add.y != norm.x || add.y_stride != norm.x_stride || add.size != norm.size || norm.groups != 1 ||
-      add.rows != norm.rows || norm_has_gate(norm.kind)) {
+      add.y_type != RowType::kF32 || add.rows != norm.rows || norm_has_gate(norm.kind)) {
     fail(name, ": add and norm: expected the norm of whole rows of the sum, without a gate");
   }
   std::vector<std::unique_ptr<BoundOp>> ops;  // binding them checks the rest

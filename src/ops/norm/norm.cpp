@@ -94,6 +94,7 @@ std::unique_ptr<BoundOp> bind_norm(Device& device, std::string name, const NormA
   }
   const int64_t row = args.groups * args.size;
   if (args.x == nullptr || args.y == nullptr) fail(name, ": norm without input or output");
+  check_output(device, name, args.y_type, args.y, args.x);
   if (args.x_stride < row || args.y_stride < row) {
     fail(name, ": norm of rows of ", row, " elements, but strides are ", args.x_stride, " and ", args.y_stride);
   }

@@ -1,6 +1,7 @@
 // Normalisations over the last dimension, per group of `size` elements (a whole row, or each head of it).
 //
-//   x, y [rows, groups, size] FP32, row strides given, groups contiguous. x == y is allowed.
+//   x, y [rows, groups, size] FP32, row strides given, groups contiguous. x == y is allowed. On a GPU y may be BF16, in
+//   other memory than x: what follows, rounded to nearest even.
 //
 // Numeric specification (docs/numerics.md, CPU rules 1 and 4): ss = sum of x_k^2 in sixteen lanes (fused multiply-add,
 // size padded with zeros to a multiple of 16), folded.
@@ -10,8 +11,8 @@
 //   gated RMS     y_k = ((x_k * r) * w_k) * sigmoid(gate_k)                       (r as RMS norm; KDA's output norm)
 //   SiLU-gated    y_k = ((x_k * r) * w_k) * (gate_k * sigmoid(gate_k))            (Gated DeltaNet's output norm)
 // Divisions and square roots are the correctly rounded IEEE operations.
-// On CUDA: ss in 4 T sums, T = 32 for sizes up to 512, 256 up to 8192, 1024 up to 16384, the largest. Element k is added
-// to sum k mod 4 T by one fused multiply-add, k ascending, from +0. They fold: sums 4 t to 4 t + 3 as (s0 + s2) +
+// On CUDA: ss in 4 T sums, T = 32 for sizes up to 512, 256 up to 8192, 1024 up to 16384, the largest. Element k is
+// added to sum k mod 4 T by one fused multiply-add, k ascending, from +0. They fold: sums 4 t to 4 t + 3 as (s0 + s2) +
 // (s1 + s3); of the T results each aligned 32, then the T / 32 of these, by halves: result i takes in result i + half.
 // All else as above.
 #pragma once
@@ -40,8 +41,9 @@ struct NormArgs {
   int64_t x_stride = 0;
   const float* gate = nullptr;  // [rows, groups, size] (kRmsGated, kRmsSiluGated)
   int64_t gate_stride = 0;
-  float* y = nullptr;
+  void* y = nullptr;  // elements of y_type
   int64_t y_stride = 0;
+  RowType y_type = RowType::kF32;
   RowSet rows = RowSet::kAll;
 };
 

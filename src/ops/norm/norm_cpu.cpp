@@ -19,7 +19,7 @@ Unit unit_at(const NormArgs& args, int64_t index) {
   const int64_t at = (index - row * args.groups) * args.size;
   return {args.x + row * args.x_stride + at,
           norm_has_gate(args.kind) ? args.gate + row * args.gate_stride + at : nullptr,
-          args.y + row * args.y_stride + at};
+          static_cast<float*>(args.y) + row * args.y_stride + at};
 }
 
 template <NormKind kKind>

@@ -20,47 +20,53 @@ __device__ __forceinline__ float4 gated(NormKind kind, float4 y, float4 gate) {
   return each([](float v, float g) { return v * math::silu(g); }, y, gate);
 }
 
-// With kAdd, x is not read but formed, (g + u) * beta, and stored.
-template <class Shape, bool kAdd>
+// What is read: x, x with a gate, or the sum (g + u) * beta that x is, which is stored.
+enum class NormInput { kPlain, kGated, kSum };
+
+// The code is short, since it is seldom still in the instruction cache when its turn comes: kinds without a gate differ
+// in the factors alone, and those that a kind lacks are ones.
+template <class Shape, NormInput kInput>
 __global__ void __launch_bounds__(Shape::kBlockThreads)
     norm_kernel(const StepView* step, const NormArgs a, const ElementwiseArgs add) {
   using U = Unit<Shape>;
   constexpr bool kWhole = Shape::kWholeQuads;
   __shared__ float partial[2][U::kWarps];
   const int size = static_cast<int>(a.size);
-  U weight, x;
-  if (a.weight != nullptr) weight.load(a.weight, size);
+  const float mean_of = a.kind == NormKind::kL2 ? 1.f : static_cast<float>(size);
+  U factor, x;
+  if (a.weight != nullptr) {
+    factor.load(a.weight, size);
+  } else {
+    const float one = a.kind == NormKind::kL2 ? a.scale : 1.f;
+#pragma unroll
+    for (int q = 0; q < U::kQuads; ++q) factor.quad[q] = float4{one, one, one, one};
+  }
+  const int64_t units = row_count(*step, a.rows) * a.groups;  // staged before the first launch of the step
   ptx::wait_for_previous();
   ptx::let_next_start();
-  const int64_t units = row_count(*step, a.rows) * a.groups;
   int64_t unit = static_cast<int64_t>(blockIdx.x) * Shape::kUnitsPerBlock + threadIdx.x / U::kThreads;
   for (int turn = 0; unit < units; unit += static_cast<int64_t>(gridDim.x) * Shape::kUnitsPerBlock, turn ^= 1) {
-    const int64_t row = unit / a.groups;
-    const int64_t at = (unit - row * a.groups) * a.size;
-    if constexpr (kAdd) {
+    const int64_t row = kInput == NormInput::kSum ? unit : unit / a.groups;
+    const int64_t at = kInput == NormInput::kSum ? 0 : (unit - row * a.groups) * a.size;
+    if constexpr (kInput == NormInput::kSum) {
       U other;
       x.load(add.g + row * add.g_stride, size);
       other.load(add.u + row * add.u_stride, size);
       U::each_quad(size, [&](int q, int k) {
         x.quad[q] = each([&](float g, float u) { return (g + u) * add.beta; }, x.quad[q], other.quad[q]);
-        store_quad<kWhole>(add.y + row * add.y_stride + k, x.quad[q], size - k);
+        store_quad<kWhole>(static_cast<float*>(add.y) + row * add.y_stride + k, x.quad[q], size - k);
       });
     } else {
       x.load(a.x + row * a.x_stride + at, size);
     }
     const float ss = x.sum_of_squares(partial[turn]);
-    const float r = 1.f / math::sqrt((a.kind == NormKind::kL2 ? ss : ss / static_cast<float>(size)) + a.eps);
+    const float r = 1.f / math::sqrt(ss / mean_of + a.eps);
     U::each_quad(size, [&](int q, int k) {
-      float4 y = each([&](float v) { return v * r; }, x.quad[q]);
-      if (a.kind == NormKind::kL2) {
-        y = each([&](float v) { return v * a.scale; }, y);
-      } else if (a.kind != NormKind::kRmsPlain) {
-        y = each([](float v, float w) { return v * w; }, y, weight.quad[q]);
-      }
-      if (norm_has_gate(a.kind)) {
+      float4 y = each([&](float v, float f) { return (v * r) * f; }, x.quad[q], factor.quad[q]);
+      if constexpr (kInput == NormInput::kGated) {
         y = gated(a.kind, y, load_quad<kWhole>(a.gate + row * a.gate_stride + at + k, size - k));
       }
-      store_quad<kWhole>(a.y + row * a.y_stride + at + k, y, size - k);
+      store_quad<kWhole>(a.y, a.y_type, row * a.y_stride + at + k, y, size - k);
     });
   }
 }
@@ -70,8 +76,9 @@ class NormCudaOp final : public CudaOp {
   NormCudaOp(CudaDevice& device, std::string name, const NormArgs& args, const ElementwiseArgs* add)
       : CudaOp(device, std::move(name)), args_(args), adds_(add != nullptr) {
     if (adds_) add_ = *add;
-    weight_bytes_ = args.weight == nullptr ? 0 : args.size * 4;
-    args_.weight = device.upload(args.weight, args.size);
+    const bool weighs = args.kind != NormKind::kL2 && args.kind != NormKind::kRmsPlain;
+    weight_bytes_ = weighs ? args.size * 4 : 0;
+    args_.weight = weighs ? device.upload(args.weight, args.size) : nullptr;
     aligned_ = whole_quads(
         {args.x, args.gate, args.y, args_.weight, add_.g, add_.u, add_.y},
         {args.size, args.x_stride, args.gate_stride, args.y_stride, add_.g_stride, add_.u_stride, add_.y_stride});
@@ -86,7 +93,10 @@ class NormCudaOp final : public CudaOp {
              {.grid = std::min<int64_t>(blocks, int64_t{kBlocksPerSm} * device().sm_count()),
               .block = Shape::kBlockThreads,
               .overlap = true},
-             adds_ ? norm_kernel<Shape, true> : norm_kernel<Shape, false>, device().step(), args_, add_);
+             adds_                       ? norm_kernel<Shape, NormInput::kSum>
+             : norm_has_gate(args_.kind) ? norm_kernel<Shape, NormInput::kGated>
+                                         : norm_kernel<Shape, NormInput::kPlain>,
+             device().step(), args_, add_);
     });
   }
 

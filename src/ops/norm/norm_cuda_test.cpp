@@ -3,6 +3,7 @@
 
 #include "base/error.h"
 #include "base/math.h"
+#include "base/number.h"
 #include "ops/cuda_op.h"
 #include "ops/norm/add_norm.h"
 #include "ops/norm/layer_norm.h"
@@ -156,7 +157,8 @@ TEST_F(NormCuda, MayWriteOverItsInput) {
   Problem p(NormKind::kRms, 2, 1, 2304, 0, Values::kPlain, 6);
   DeviceBuffer<float> x(device(), p.x);
   NormArgs a = p.args;
-  a.x = a.y = x.data();
+  a.x = x.data();
+  a.y = x.data();
   bind_norm(device(), "norm", a)->run(step_of(2));
   const std::vector<float> expected = p.expected(), found = x.values();
   const auto rows = static_cast<size_t>(2 * p.stride);
@@ -181,7 +183,83 @@ TEST_F(NormCuda, RefusesUnitsThatABlockCannotHold) {
   Problem p(NormKind::kRms, 1, 1, 16385, 0, Values::kPlain, 8);
   DeviceBuffer<float> x(device(), p.x);
   NormArgs a = p.args;
-  a.x = a.y = x.data();
+  a.x = x.data();
+  a.y = x.data();
+  EXPECT_THROW(bind_norm(device(), "norm", a), Error);
+}
+
+// --- rows of BF16 --------------------------------------------------------------------------------------------------
+
+std::vector<uint16_t> rounded(const std::vector<float>& values) {
+  std::vector<uint16_t> bits;
+  for (const float v : values) bits.push_back(std::isnan(v) ? 0xffff : f32_to_bf16(v));
+  return bits;
+}
+
+TEST_F(NormCuda, RoundsWhatItWouldWriteAndNothingBeyond) {
+  uint64_t seed = 1;
+  std::deque<Problem> problems;
+  for (const NormKind kind : kKinds) {
+    for (const int64_t size : {3, 128, 1000, 2304, 8197}) {
+      Problem& p = problems.emplace_back(kind, 3, 2, size, size % 4 == 0 ? 4 : 1, Values::kWide, seed++);
+      DeviceBuffer<float> x(device(), p.x), gate(device(), p.gate);
+      DeviceBuffer<uint16_t> y(device(), static_cast<int64_t>(p.x.size()));
+      NormArgs a = p.args;
+      a.x = x.data();
+      a.gate = gate.data();
+      a.y = y.data();
+      a.y_type = RowType::kBf16;
+      bind_norm(device(), "norm", a)->run(step_of(p.rows));
+      EXPECT_EQ(rounded(p.expected()), y.values()) << "kind " << static_cast<int>(kind) << ", " << size;
+    }
+  }
+}
+
+// Rounded by the norm or by the product: the same bits, for few rows and for more.
+TEST_F(NormCuda, GivesProductsTheRowsThatTheyWouldMakeOfIts) {
+  constexpr int64_t kOut = 40, kSize = 2304;
+  const std::vector<float> weight = RandomFloats(9).take(kOut * kSize);
+  std::deque<Problem> problems;  // uploads go by host address: weights stay
+  for (const int64_t rows : {1, 3, 20, 70}) {
+    const Problem& p =
+        problems.emplace_back(NormKind::kRms, rows, 1, kSize, 0, Values::kPlain, static_cast<uint64_t>(rows));
+    DeviceBuffer<float> x(device(), p.x);
+    DeviceBuffer<uint32_t> normed(device(), static_cast<int64_t>(p.x.size()));
+    const auto product = [&](RowType type) {
+      normed.poison();
+      NormArgs norm = p.args;
+      norm.x = x.data();
+      norm.y = normed.data();
+      norm.y_type = type;
+      bind_norm(device(), "norm", norm)->run(step_of(rows));
+      DeviceBuffer<float> y(device(), rows * kOut);
+      bind_linear(device(), "product",
+                  {.weight = {.format = WeightFormat::kF32,
+                              .out = kOut,
+                              .in = p.args.size,
+                              .data = reinterpret_cast<const std::byte*>(weight.data()),
+                              .row_bytes = p.args.size * 4},
+                   .x = normed.data(),
+                   .x_stride = p.stride,
+                   .y = y.data(),
+                   .y_stride = kOut,
+                   .x_type = type,
+                   .activations = Activations::kAuto,
+                   .max_rows = static_cast<int32_t>(rows)})
+          ->run(step_of(rows));
+      return y.values();
+    };
+    EXPECT_TRUE(same_floats(product(RowType::kF32), product(RowType::kBf16))) << rows << " rows";
+  }
+}
+
+TEST_F(NormCuda, RefusesToRoundOverItsInput) {
+  Problem p(NormKind::kRms, 1, 1, 64, 0, Values::kPlain, 8);
+  DeviceBuffer<float> x(device(), p.x);
+  NormArgs a = p.args;
+  a.x = x.data();
+  a.y = x.data();
+  a.y_type = RowType::kBf16;
   EXPECT_THROW(bind_norm(device(), "norm", a), Error);
 }
 
@@ -224,6 +302,12 @@ TEST_F(NormCuda, TheSumWithItsNormEqualsBothAlone) {
         bind_norm(device(), "norm", norm)->run(step_of(kRows));
         EXPECT_TRUE(same_floats(stream.values(), sum)) << size;
         EXPECT_TRUE(same_floats(y.values(), normed)) << size;
+        stream.set(g);
+        DeviceBuffer<uint16_t> bf16(device(), kRows * size);
+        norm.y = bf16.data();
+        norm.y_type = RowType::kBf16;
+        bind_add_norm(device(), "both", add, norm)->run(step_of(kRows));
+        EXPECT_EQ(rounded(normed), bf16.values()) << size;
       }
     }
   }

@@ -10,7 +10,7 @@ void norm_units(const NormArgs& args, int64_t begin, int64_t end) {
     const int64_t row = unit / args.groups;
     const int64_t group = unit % args.groups;
     const float* x = args.x + row * args.x_stride + group * args.size;
-    float* y = args.y + row * args.y_stride + group * args.size;
+    float* y = static_cast<float*>(args.y) + row * args.y_stride + group * args.size;
     const float* gate = norm_has_gate(args.kind) ? args.gate + row * args.gate_stride + group * args.size : nullptr;
     const auto element = [&](int64_t k) { return x[k]; };
     const float ss = dot_lanes(args.size, element, element);

@@ -27,6 +27,7 @@ template <class F>
 void with_unit_shape(int64_t size, bool aligned, F f) {
   const auto choose = [&]<bool kAligned>() {
     if (size <= 512) return f(UnitShape<32, 4, kAligned>{});
+    if (kAligned && size <= 4096) return f(UnitShape<256, 4, kAligned>{});
     if (size <= 8192) return f(UnitShape<256, 8, kAligned>{});
     f(UnitShape<1024, 4, kAligned>{});
   };

@@ -1,4 +1,5 @@
 #include "device/cuda/kernel.h"
+#include "device/cuda/ptx.h"
 #include "ops/cuda_op.h"
 #include "ops/rope/rope.h"
 
@@ -11,6 +12,8 @@ constexpr int kThreads = 128;
 constexpr int kHeadsPerBlock = kThreads / 32;
 
 __global__ void angles_kernel(const StepView* step, RopeAnglesArgs args) {
+  cuda::ptx::wait_for_previous();
+  cuda::ptx::let_next_start();
   const int64_t row = blockIdx.x;
   if (row >= step->rows) return;
   const float position = static_cast<float>(step->positions[static_cast<size_t>(row)]);
@@ -29,6 +32,8 @@ __device__ void rotate(const float* cos, const float* sin, int64_t i, float a, f
 
 // A warp for each head of a row.
 __global__ void rope_kernel(const StepView* step, RopeArgs args) {
+  cuda::ptx::wait_for_previous();
+  cuda::ptx::let_next_start();
   const int64_t row = blockIdx.x;
   const int64_t head = blockIdx.y * kHeadsPerBlock + threadIdx.x / 32;
   const int lane = threadIdx.x % 32;
@@ -70,7 +75,8 @@ class CudaRopeAngles final : public CudaOp {
 
   void enqueue(const StepBounds& bounds) override {
     if (bounds.rows > 0) {
-      launch(device(), {.grid = bounds.rows, .block = kThreads}, angles_kernel, device().step(), args_);
+      launch(device(), {.grid = bounds.rows, .block = kThreads, .overlap = true}, angles_kernel, device().step(),
+             args_);
     }
   }
 
@@ -89,7 +95,8 @@ class CudaRope final : public CudaOp {
   void enqueue(const StepBounds& bounds) override {
     if (bounds.rows == 0) return;
     const int64_t heads = (args_.heads + kHeadsPerBlock - 1) / kHeadsPerBlock;
-    launch(device(), {.grid = {bounds.rows, heads}, .block = kThreads}, rope_kernel, device().step(), args_);
+    launch(device(), {.grid = {bounds.rows, heads}, .block = kThreads, .overlap = true}, rope_kernel, device().step(),
+           args_);
   }
 
   Cost cost(int32_t rows, int64_t) const override {

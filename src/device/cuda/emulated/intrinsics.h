@@ -259,6 +259,9 @@ T reduce_lanes(unsigned mask, T value, Combine combine) {
   }
   return result;
 }
+inline int __reduce_add_sync(unsigned mask, int value) {
+  return reduce_lanes(mask, value, [](int a, int b) { return a + b; }) - value;
+}
 inline int __reduce_max_sync(unsigned mask, int value) {
   return reduce_lanes(mask, value, [](int a, int b) { return a > b ? a : b; });
 }
