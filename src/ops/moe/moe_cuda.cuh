@@ -218,6 +218,12 @@ void multiply_many_pairs(CudaDevice& device, const ExpertProduct& product);
 // y = sum over a row's pairs of weights * z.
 void sum_pairs(CudaDevice& device, int32_t rows, const MoeArgs& args, const float* z);
 
+// The same with what follows (MoeArgs), where sum_norm_fits and rows are few: the same bits as one after the other.
+bool sum_norm_fits(const MoeArgs& args);
+inline constexpr int32_t kMostSumNormRows = 96;
+// norm_weight: on the device.
+void sum_norm_pairs(CudaDevice& device, int32_t rows, const MoeArgs& args, const float* norm_weight, const float* z);
+
 // FP32 products of any matrices (moe.h, "On CUDA", f32). experts: on the device.
 void multiply_plain(CudaDevice& device, int32_t rows, const MoeArgs& args, const ExpertWeights* experts, float* h,
                     float* z);
