@@ -45,8 +45,8 @@ struct Exchange {
     float scale[kQueries];        // what acc is multiplied by before a tile is added
     mma::MaxSum piece[kQueries];  // at a piece's end
   } scales[kStages];
-  uint64_t full[kStages], scored[kStages], weights_full[kStages];  // a tile is there, has been scored, has weights
-  uint64_t empty[kStages][kTilePages];                             // a page has been used
+  uint64_t full[kStages], weights_full[kStages];  // a tile is there, its weights are
+  uint64_t empty[kStages][kTilePages];            // a page has been used
   WorkRing ring;
   AttentionPlan plan;
 };
@@ -279,7 +279,6 @@ class Weigher {
     ptx::wgmma_commit();
     ptx::wgmma_wait<0>();
     ptx::pin<kKeyTile / 2>(scores[0]);
-    if (threadIdx.x % 32 == 0) ptx::mbarrier_arrive(&to_.scored[turn.stage()]);
   }
 
   const MmaAttention& a_;
@@ -309,20 +308,12 @@ class Adder {
       if (!starts_piece) rescale(scales);
       const bool ends_piece = unit.ends_piece(tile);
       if (ends_piece) node_[0] = scales.piece[thread_row(0)], node_[1] = scales.piece[thread_row(1)];
-      if (tile + kKeyTile <= unit.last) let_next_score(turn);
       multiply(turn, starts_piece);
       if (ends_piece) end_piece(unit, tile, slot);
     }
   }
 
  private:
-  // The next tile's scores first, if that tile is there: then these products run while its weights are made.
-  __device__ void let_next_score(Turn turn) {
-    turn.next();
-    if (!ptx::mbarrier_test_wait(&from_.full[turn.stage()], turn.parity())) return;
-    ptx::mbarrier_wait(&from_.scored[turn.stage()], turn.parity());
-  }
-
   __device__ void rescale(const Exchange::Scales& scales) {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
