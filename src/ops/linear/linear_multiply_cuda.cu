@@ -95,7 +95,7 @@ FewGrid few_grid_of(CudaDevice& device, const MultiplyArgs& args, int cluster, i
 // Pairs of blocks: larger clusters come to lie twice on some multiprocessors while others have none (measured), so they
 // are for rows of x that have no room otherwise, and single blocks for rows of one segment.
 FewGrid few_grid(CudaDevice& device, const MultiplyArgs& args, int32_t rows) {
-  constexpr int64_t kLeastRing = 40 << 10;
+  constexpr int64_t kLeastRing = 28 << 10;
   if (args.segments == 1) return few_grid_of(device, args, 1, rows);
   for (const int cluster : {2, 4}) {
     const FewGrid grid = few_grid_of(device, args, cluster, rows);
@@ -105,8 +105,15 @@ FewGrid few_grid(CudaDevice& device, const MultiplyArgs& args, int32_t rows) {
   return grid.whole_strips && grid.ring_bytes >= kLeastRing ? grid : FewGrid{};
 }
 
-bool few_rows_pay(CudaDevice& device, const MultiplyArgs& args, int32_t rows) {
-  return rows <= kFewRows && few_grid(device, args, rows).cluster != 0;
+// Sixteen-bit weights need no decoding: but for one or two rows of matrices that are not large and keep most blocks
+// busy, groups of four warps are ahead (measured).
+bool few_rows_pay(CudaDevice& device, TileFormat format, const MultiplyArgs& args, int32_t rows) {
+  if (rows > kFewRows) return false;
+  const FewGrid grid = few_grid(device, args, rows);
+  if (grid.cluster == 0) return false;
+  if (format != TileFormat::kBf16 && format != TileFormat::kF16) return true;
+  const int blocks = (args.strips + grid.cluster_strips - 1) / grid.cluster_strips * grid.cluster;
+  return rows <= 2 && grid.runs <= 32 && (grid.cluster_strips <= 2 || blocks * 5 >= device.sm_count() * 4);
 }
 
 void launch_few_rows(CudaDevice& device, TileFormat format, MultiplyArgs args, int32_t rows) {
@@ -218,7 +225,7 @@ int64_t multiply_bytes(CudaDevice& device, TileFormat format, const MultiplyArgs
 void multiply_tiles(CudaDevice& device, TileFormat format, MultiplyArgs args, std::byte* workspace, int32_t rows) {
   if (rows == 0) return;
   args.partials = reinterpret_cast<float*>(workspace + rounded_bytes(args, rows));
-  if (few_rows_pay(device, args, rows)) return launch_few_rows(device, format, args, rows);
+  if (few_rows_pay(device, format, args, rows)) return launch_few_rows(device, format, args, rows);
   launch_wide(device, format, args, workspace, rows);
 }
 
