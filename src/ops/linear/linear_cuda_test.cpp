@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <memory>
 #include <random>
 
@@ -62,9 +63,11 @@ class LinearCuda : public CudaCase {
     return keep(std::move(bias));
   }
 
-  // `bound`: rows that the launches are for, at least the step's.
+  // `bound`: rows that the launches are for, at least the step's; those beyond are NaN.
   Product multiply(const Weight& weight, const float* bias, Rows& x, Activations activations, int64_t bound = 0) {
-    const DeviceBuffer<float> device_x(device(), x.data);
+    std::vector<float> rows = x.data;
+    rows.resize(static_cast<size_t>(std::max(x.rows, bound) * x.stride), std::numeric_limits<float>::quiet_NaN());
+    const DeviceBuffer<float> device_x(device(), rows);
     const int64_t stride = weight.view.out + 3;
     const DeviceBuffer<float> y(device(), (x.rows + 3) * stride);
     const auto op = bind_linear(device(), "product",

@@ -1,9 +1,10 @@
 // Products of tiled weights on the tensor cores (linear_tiles.h), in two kernels with the same bits:
 //
 // Few rows, at most eight: bound by the weights. Warps multiply strips of sixteen outputs, each by itself: its ring
-// brings their tiles; x lies in its block's shared memory, rounded by the block. Segments of a strip go to several
-// warps unless a block has strips enough, and to several blocks where x has too little room; sums meet in shared or in
-// global memory and are added in the order of the segments. A multiprocessor has room for two blocks, so that the next
+// brings their tiles. x lies in its block's shared memory as BF16; the block's threads bring it, since the copy engine
+// has the next kernel's weights to bring first. The runs of some strips, a segment of a strip each, are shared by a
+// cluster of blocks, whose sums meet in the shared memory of one of them, which adds them in the order of the segments;
+// with very many strips a warp takes all segments of a strip. A multiprocessor has room for two blocks, so that the next
 // kernel's block is there, its ring full of weights, when the one before ends.
 //
 // More, or 16-bit weights of large matrices: groups of four warps multiply 64 outputs each with up to 128 rows of BF16
@@ -50,11 +51,13 @@ struct MultiplyArgs {
 
   // Set by multiply_tiles.
   int32_t places = 0;          // strips with the gaps between parts
-  int32_t block_strips = 0;    // that a block takes together
+  int32_t block_strips = 0;    // that a block, with few rows a cluster, takes together
   int32_t block_segments = 0;  // the same; wide: one or all
-  int32_t splits = 0;          // blocks that share strips, with few rows
-  int32_t ring_stages = 0;     // of a warp, with few rows
-  bool whole_strips = false;   // a warp takes all segments of a strip, with few rows
+  int32_t cluster = 0;         // the rest: with few rows; blocks
+  int32_t meeting_bytes = 0;   // of a block, where sums of segments meet
+  int32_t ring_stages = 0;     // of a warp
+  int32_t x_rows = 0;          // to be read, at least the step's
+  bool whole_strips = false;   // a warp takes all segments of a strip
   float* partials = nullptr;   // sums of segments
 
   // Of strips, for each tile of rows that blocks with a segment each may have.

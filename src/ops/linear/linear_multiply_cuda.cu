@@ -13,7 +13,7 @@ namespace {
 inline constexpr int32_t kFewRows = 8;          // at most, of the kernel for few
 inline constexpr int32_t kMostSplitRows = 512;  // of launches whose blocks may take one segment
 inline constexpr int kRoundThreads = 256;
-inline constexpr int kMostMeeting = 32;  // segments of a block that meet in shared memory, with few rows
+inline constexpr int kMostMeeting = 64;  // runs of a block whose sums meet, with few rows
 
 int64_t rounded_stride(const MultiplyArgs& args) { return (args.in + 7) / 8 * 8; }
 
@@ -65,74 +65,80 @@ void place_parts(MultiplyArgs& args, int block_strips) {
 
 // --- few rows
 
-// Rows that the 8 x 8 matrices of x have: as many bytes as the block's segments need.
-int64_t few_x_bytes(const MultiplyArgs& args, int segments, int32_t rows) {
-  return int64_t{segments} * args.segment_tiles * 128 * matrix_rows(rows);
-}
-
 struct FewGrid {
-  int splits = 1, block_segments = 1, block_strips = 1;
+  int cluster = 0;  // blocks; 0: x has no room
+  int cluster_strips = 0, runs = 0;
+  bool whole_strips = false;
+  int64_t meeting_bytes = 0, x_bytes = 0, ring_bytes = 0;
 };
 
-// A block for each multiprocessor at most. Of the numbers of blocks that share a strip the one that is done first: a
-// multiprocessor reads at most so fast, and all together; sums that meet in memory take a while.
-FewGrid few_grid(CudaDevice& device, TileFormat format, const MultiplyArgs& args, int32_t rows) {
-  constexpr int64_t kMostXBytes = 40 << 10;
-  constexpr double kTileUs = 0.15, kBlockBytesPerUs = 33e3, kBytesPerUs = 4.2e6, kMeetUs = 1;
-  const double run_bytes = static_cast<double>(args.segment_tiles * tile_bytes(format));
-  FewGrid best;
-  double least = 1e30;
-  for (int block_segments = args.segments; block_segments >= 1; --block_segments) {
-    if (block_segments > 1 && few_x_bytes(args, block_segments, rows) > kMostXBytes) continue;
-    const int splits = (args.segments + block_segments - 1) / block_segments;
-    const int most_blocks = std::max(1, device.sm_count() / splits);
-    const int block_strips = (args.strips + most_blocks - 1) / most_blocks;
-    const int runs = block_strips * block_segments, rounds = (runs + kFewWarps - 1) / kFewWarps;
-    const double us = std::max({rounds * args.segment_tiles * kTileUs, runs * run_bytes / kBlockBytesPerUs,
-                                args.strips * args.segments * run_bytes / kBytesPerUs}) +
-                      (splits > 1 ? kMeetUs : 0);
-    if (us >= least) continue;
-    least = us;
-    best = {splits, block_segments, block_strips};
+// With clusters of so many blocks, one block for each multiprocessor.
+FewGrid few_grid_of(CudaDevice& device, const MultiplyArgs& args, int cluster, int32_t rows) {
+  FewGrid grid{.cluster = cluster};
+  const int clusters = device.sm_count() / cluster;
+  grid.cluster_strips = (args.strips + clusters - 1) / clusters;
+  grid.runs = (grid.cluster_strips * args.segments + cluster - 1) / cluster;
+  grid.whole_strips = args.segments == 1 || (cluster == 1 && grid.runs > kMostMeeting);
+  if (!grid.whole_strips) {
+    grid.meeting_bytes = int64_t{(grid.cluster_strips + cluster - 1) / cluster} * args.segments * 512 + 16;
   }
-  return best;
+  int segments = 0;
+  for (int rank = 0; rank < cluster; ++rank) {
+    segments =
+        std::max(segments, (args.segments * (rank + 1) + cluster - 1) / cluster - args.segments * rank / cluster);
+  }
+  grid.x_bytes = few_x_bytes(args, segments, rows);
+  grid.ring_bytes = (device.shared_limit() - 1024) / 2 - grid.x_bytes - grid.meeting_bytes;
+  return grid;
 }
 
-// Sixteen-bit weights need no decoding: but for the fewest rows and matrices that are not large, groups of four warps
-// are ahead (measured).
+// Pairs of blocks: larger clusters come to lie twice on some multiprocessors while others have none (measured), so they
+// are for rows of x that have no room otherwise, and single blocks for rows of one segment.
+FewGrid few_grid(CudaDevice& device, const MultiplyArgs& args, int32_t rows) {
+  constexpr int64_t kLeastRing = 28 << 10;
+  if (args.segments == 1) return few_grid_of(device, args, 1, rows);
+  for (const int cluster : {2, 4}) {
+    const FewGrid grid = few_grid_of(device, args, cluster, rows);
+    if (cluster <= args.segments && grid.ring_bytes >= kLeastRing) return grid;
+  }
+  const FewGrid grid = few_grid_of(device, args, 1, rows);
+  return grid.whole_strips && grid.ring_bytes >= kLeastRing ? grid : FewGrid{};
+}
+
+// Sixteen-bit weights need no decoding: but for one or two rows of matrices that are not large and keep most blocks
+// busy, groups of four warps are ahead (measured).
 bool few_rows_pay(CudaDevice& device, TileFormat format, const MultiplyArgs& args, int32_t rows) {
   if (rows > kFewRows) return false;
+  const FewGrid grid = few_grid(device, args, rows);
+  if (grid.cluster == 0) return false;
   if (format != TileFormat::kBf16 && format != TileFormat::kF16) return true;
-  const FewGrid grid = few_grid(device, format, args, rows);
-  return rows <= kFewRows / 2 && grid.block_strips * grid.block_segments <= kMostMeeting;
+  const int blocks = (args.strips + grid.cluster_strips - 1) / grid.cluster_strips * grid.cluster;
+  return rows <= 2 && grid.runs <= 32 && (grid.cluster_strips <= 2 || blocks * 5 >= device.sm_count() * 4);
 }
 
 void launch_few_rows(CudaDevice& device, TileFormat format, MultiplyArgs args, int32_t rows) {
   constexpr int64_t kLeastShared = 77 << 10;  // keeps three blocks off a multiprocessor
   const FewRowsKernel kernel = few_rows_kernel(format);
-  const FewGrid grid = few_grid(device, format, args, rows);
-  place_parts(args, grid.block_strips);
-  args.block_segments = grid.block_segments;
-  args.splits = grid.splits;
-  const int blocks = (args.places + grid.block_strips - 1) / grid.block_strips * grid.splits;
-  const int runs = grid.block_strips * grid.block_segments;
-  args.whole_strips = grid.splits == 1 && runs > kMostMeeting;
-  const int work = args.whole_strips ? grid.block_strips : runs;
+  const FewGrid grid = few_grid(device, args, rows);
+  place_parts(args, grid.cluster_strips);
+  args.cluster = grid.cluster;
+  args.whole_strips = grid.whole_strips;
+  args.meeting_bytes = static_cast<int32_t>(grid.meeting_bytes);
+  args.x_rows = rows;
+  const int clusters = (args.places + grid.cluster_strips - 1) / grid.cluster_strips;
+  const int work = grid.whole_strips ? grid.cluster_strips : grid.runs;
   const int rounds = (work + kFewWarps - 1) / kFewWarps;
-  // All have as much to do where the last round would leave most idle.
-  const bool even = work < kFewWarps || (work % kFewWarps != 0 && work % kFewWarps < kFewWarps / 2);
-  const int warps = even ? (work + rounds - 1) / rounds : kFewWarps;
-  const int64_t room = (device.shared_limit() - 1024) / 2;
-  const bool meet = grid.splits == 1 && args.segments > 1 && !args.whole_strips;
-  const int64_t x_bytes = few_x_bytes(args, grid.block_segments, rows) + (meet ? int64_t{runs} * 512 : 0);
-  const int64_t stages = (args.segment_tiles + kernel.stage_tiles - 1) / kernel.stage_tiles;
-  const int64_t fit = (room - x_bytes) / (warps * (kernel.stage_bytes + 16));
-  args.ring_stages = static_cast<int32_t>(std::clamp<int64_t>(fit, 1, stages * ((runs + warps - 1) / warps)));
-  const int64_t shared_bytes = x_bytes + args.ring_stages * warps * (kernel.stage_bytes + 16);
+  const int warps = (work + rounds - 1) / rounds;  // all have as much to do
+  const int64_t warp_stages =
+      (args.segment_tiles + kernel.stage_tiles - 1) / kernel.stage_tiles * ((grid.runs + warps - 1) / warps);
+  const int64_t fit = grid.ring_bytes / (warps * (kernel.stage_bytes + 16));
+  args.ring_stages = static_cast<int32_t>(std::clamp<int64_t>(fit, 1, warp_stages));
+  const int64_t shared_bytes = grid.x_bytes + grid.meeting_bytes + args.ring_stages * warps * (kernel.stage_bytes + 16);
   cuda::launch(device,
-               {.grid = (blocks + device.sm_count() - 1) / device.sm_count() * device.sm_count(),
+               {.grid = std::max(clusters, device.sm_count() / grid.cluster) * grid.cluster,
                 .block = 32 * warps,
                 .shared_bytes = std::max(shared_bytes, kLeastShared),
+                .cluster = static_cast<unsigned>(grid.cluster),
                 .overlap = true},
                kernel.kernel, args);
 }
@@ -158,10 +164,10 @@ WideGrid wide_grid(CudaDevice& device, const WideKernel& kernel, MultiplyArgs& a
   return grid;
 }
 
-// Of either kernel where blocks take a segment each.
+// Where blocks take a segment each.
 int64_t partial_bytes(CudaDevice& device, TileFormat format, MultiplyArgs args, int32_t rows) {
   if (args.segments == 1) return 0;
-  int64_t eights = args.strips;
+  int64_t eights = 0;
   for (const int32_t most : {16, 32, 64, 128, 256, 384, 512}) {  // rows that are served alike
     const WideKernel kernel = wide_kernel(format, most);
     const WideGrid grid = wide_grid(device, kernel, args, most);

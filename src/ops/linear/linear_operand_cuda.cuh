@@ -6,6 +6,7 @@
 //
 // An operand gives
 //   kBytes       of a tile
+//   kInRegisters  a lane's part is in registers as a whole, not fetched when it is asked for
 //   kGroupSteps  steps that share a scale: their products are summed from zero and the sum is multiplied by it; 0: none
 //   kMinima      groups have minima, which multiply the sum of x over the group
 //   kParts       fragments that add up to the weights (two for F16)
@@ -33,6 +34,7 @@ __device__ inline bool inside(const WeightView& weight, int64_t o, int64_t k) {
 
 struct PlainTile {
   static constexpr int kBytes = 2048;
+  static constexpr bool kInRegisters = false;
   static constexpr int kGroupSteps = 0;
   static constexpr bool kMinima = false;
 
@@ -135,6 +137,7 @@ __device__ inline uint32_t eight_bit_word(int w, Code code) {
 // scale's factor 2^(e - 1) makes up for it. Scale codes are at most kMxfp4MostScale, others go to BF16 tiles.
 struct Mxfp4Operand {
   static constexpr int kBytes = 544;
+  static constexpr bool kInRegisters = true;
   static constexpr int kGroupSteps = 0;
   static constexpr bool kMinima = false;
   static constexpr int kParts = 1;
@@ -192,6 +195,7 @@ inline constexpr int kMxfp4MostScale = 128;
 // tile NaN: the scale is stored as NaN.
 struct E4m3Operand {
   static constexpr int kBytes = 1088;
+  static constexpr bool kInRegisters = true;
   static constexpr int kGroupSteps = 4;
   static constexpr bool kMinima = false;
   static constexpr int kParts = 1;
@@ -277,6 +281,7 @@ struct IntegerOperand {
                                      : kScales == Scales::kSuper16Min                        ? 3
                                                                                              : 2;
   static constexpr int kBytes = kCodeBytes + 64 * kScaleWords;
+  static constexpr bool kInRegisters = true;
   static constexpr int kGroupSteps = kScales == Scales::kSuper16 || kScales == Scales::kSuper16Min ? 1 : 2;
   static constexpr bool kMinima =
       kScales == Scales::kHalfMin || kScales == Scales::kSuper32Min || kScales == Scales::kSuper16Min;

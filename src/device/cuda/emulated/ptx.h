@@ -116,6 +116,7 @@ inline uint64_t* barrier_at_cluster(uint32_t address) { return reinterpret_cast<
 }  // namespace detail
 inline uint32_t cluster_rank() { return detail::own_rank(); }
 inline void cluster_arrive() { emulated::arrive_cluster(); }
+inline void cluster_arrive_relaxed() { cluster_arrive(); }
 inline void cluster_wait() { emulated::wait_cluster(); }
 inline void cluster_sync() {
   cluster_arrive();
