@@ -167,6 +167,8 @@ WEIR_PTX uint32_t cluster_rank() {
 }
 // A barrier of all threads of the cluster, which orders what they have written to shared memory.
 WEIR_PTX void cluster_arrive() { asm volatile("barrier.cluster.arrive.release;" ::: "memory"); }
+// For barriers that have been initialised: without order of ordinary writes, which takes long.
+WEIR_PTX void cluster_arrive_relaxed() { asm volatile("barrier.cluster.arrive.relaxed;" ::: "memory"); }
 WEIR_PTX void cluster_wait() { asm volatile("barrier.cluster.wait.acquire;" ::: "memory"); }
 WEIR_PTX void cluster_sync() {
   cluster_arrive();
@@ -242,6 +244,10 @@ WEIR_PTX void bulk_load(void* to_shared, const void* from, int bytes, uint64_t* 
 // Into the L2 cache alone.
 WEIR_PTX void bulk_prefetch(const void* from, int bytes) {
   asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
+}
+// So that the first load by a map need not wait for the map itself.
+WEIR_PTX void prefetch_tensor_map(const TensorMap* map) {
+  asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
 }
 // The box of a matrix that begins at (column, row), to a multiple of 1024 bytes; the barrier hears of the whole box.
 WEIR_PTX void tensor_load(void* to_shared, const TensorMap* map, int column, int row, uint64_t* barrier) {

@@ -1,4 +1,4 @@
-// Products of tiled weights on the tensor cores (linear_tiles.h), in two kernels with the same bits:
+// Products of tiled weights on the tensor cores (linear_tiles.h), in three kernels with the same bits:
 //
 // Few rows, at most eight: bound by the weights. Warps multiply strips of sixteen outputs, each by itself: its ring
 // brings their tiles; x lies in its block's shared memory, rounded by the block. Segments of a strip go to several
@@ -6,9 +6,12 @@
 // global memory and are added in the order of the segments. A multiprocessor has room for two blocks, so that the next
 // kernel's block is there, its ring full of weights, when the one before ends.
 //
+// Packed weights with up to 64 rows, where decoding or many segments decide: clusters of blocks, a block a segment of
+// some strips, whose sums meet through their shared memory.
+//
 // More, or 16-bit weights of large matrices: groups of four warps multiply 64 outputs each with up to 128 rows of BF16
-// (FP32 ones a kernel before has rounded), which a block's groups share. A block takes all segments one after the other,
-// or some; with few rows' order of sums, and so the same bits.
+// (FP32 ones a kernel before has rounded), which a block's groups share. A block takes all segments one after the
+// other, or some; with few rows' order of sums, and so the same bits.
 #pragma once
 
 #include "base/step_view.h"
@@ -52,8 +55,9 @@ struct MultiplyArgs {
   int32_t places = 0;          // strips with the gaps between parts
   int32_t block_strips = 0;    // that a block takes together
   int32_t block_segments = 0;  // the same; wide: one or all
-  int32_t splits = 0;          // blocks that share strips, with few rows
-  int32_t ring_stages = 0;     // of a warp, with few rows
+  int32_t splits = 0;          // blocks that share strips, with few rows and in teams
+  int32_t ring_stages = 0;     // of a warp, likewise
+  int32_t x_stages = 0;        // of x, in teams
   bool whole_strips = false;   // a warp takes all segments of a strip, with few rows
   float* partials = nullptr;   // sums of segments
 
