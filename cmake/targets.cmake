@@ -78,7 +78,7 @@ weir_folder(weir_device src/device weir_base)
 weir_folder(weir_text src/text weir_formats weir_pcre2 weir_utf8proc)
 
 # Ops that call another op's kernel say so here; all others stand alone.
-set(WEIR_OP_DEPS_moe weir_op_linear weir_op_activation)
+set(WEIR_OP_DEPS_moe weir_op_linear weir_op_activation weir_op_norm)
 set(WEIR_OP_DEPS_norm weir_op_activation)
 set(WEIR_OP_DEPS_attn_residual weir_op_activation weir_op_norm)
 set(WEIR_OP_DEPS_mla weir_op_attention weir_op_linear)

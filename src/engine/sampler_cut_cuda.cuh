@@ -116,18 +116,17 @@ __global__ void __launch_bounds__(kThreads) histogram_kernel(const Batch batch) 
   const float largest = value_of_rank(state.largest);
   const float least = value_of(cut_of_min_p(job, largest).key);
   const Buckets bucket_of(job, largest);
+  const bool weighs = job.top_p < 1 || job.logprobs, counts_too = job.top_k > 0;
   each_logit(batch, job, first_quad(), quad_step(), [&](int32_t, float logit) {
     if (logit < least) return;
     const int32_t bucket = bucket_of(logit);
-    const Word weight = weight_of(logit, largest, job.temperature);
-    if (weight != 0) add(&scratch.words[bucket], weight);
-    atomicAdd(&counts[bucket], 1u);
+    if (weighs) add(&scratch.words[bucket], weight_of(logit, largest, job.temperature));
+    if (counts_too) atomicAdd(&counts[bucket], 1u);
   });
   __syncthreads();
   Histogram& histogram = batch.histograms[blockIdx.y];
   for (int b = static_cast<int>(threadIdx.x); b < kBuckets; b += kThreads) {
-    if (counts[b] == 0) continue;
-    atomicAdd(&histogram.count[b], counts[b]);
+    if (counts[b] != 0) atomicAdd(&histogram.count[b], counts[b]);
     if (scratch.words[b] != 0) atomicAdd(&histogram.weight[b], scratch.words[b]);
   }
   if (last_to_arrive(&state.arrived)) plan(job, state, histogram, scratch);
@@ -298,10 +297,13 @@ __global__ void __launch_bounds__(kThreads) cut_kernel(const Batch batch) {
       [&](int32_t id, float logit) {
         const int32_t bucket = bucket_of(logit);
         if (bucket < first || bucket > last || logit < least) return;
-        list[atomicAdd(&state.listed, 1u)] = rank_of(logit, id);
+        const uint32_t at = atomicAdd(&state.listed, 1u);
+        if (at < kMostListed) list[at] = rank_of(logit, id);
       });
   if (!last_to_arrive(&state.collected)) return;
-  decide(batch, job_number, static_cast<int>(__ldcg(&state.listed)), scratch);
+  const uint32_t listed = __ldcg(&state.listed);
+  if (listed > kMostListed) return decide_without_list(batch, job_number, scratch);
+  decide(batch, job_number, static_cast<int>(listed), scratch);
 }
 
 }  // namespace weir::sampling

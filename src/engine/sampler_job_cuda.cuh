@@ -51,7 +51,7 @@ struct State {
   int32_t first_bucket, last_bucket;  // whose logits are the candidates
   int32_t rank;                       // of the last candidate that top_k keeps, from 1; 0: top_k does not cut
   uint32_t decided;                   // the cut needs no candidates
-  uint32_t crowded;                   // the candidates are too many for a list
+  uint32_t crowded;                   // the candidates, where they are counted, are too many for a list
   Cut cut;
 };
 
@@ -121,7 +121,6 @@ __device__ __forceinline__ Cut cut_of_min_p(const Job& job, float largest) {
 __device__ __forceinline__ Word weight_of(float logit, float largest, float temperature) {
   const float d = logit - largest;
   const float s = temperature == 1 ? d : d / temperature;
-  if (s < kWeightless) return 0;
   constexpr float kMagic = 12582912.f;  // 1.5 * 2^23: adding it rounds to an integer, which the lowest bits are
   const float t = s * 1.44269504088896341f + kMagic;
   const float n = t - kMagic;
@@ -135,21 +134,21 @@ __device__ __forceinline__ Word weight_of(float logit, float largest, float temp
   p = fmaf(p, r, 1.f);
   p = fmaf(p, r, 1.f);
   const uint32_t exponent = __float_as_uint(t) - __float_as_uint(kMagic) + 40;
-  const float weight = __uint_as_float(__float_as_uint(p) + (exponent << 23));
-  return weight < 0x1p32f ? static_cast<uint32_t>(weight) : static_cast<Word>(weight);
+  const float weight = s < kWeightless ? 0.f : __uint_as_float(__float_as_uint(p) + (exponent << 23));
+  const auto high = static_cast<uint32_t>(weight * 0x1p-32f);
+  const auto low = static_cast<uint32_t>(fmaf(static_cast<float>(high), -0x1p32f, weight));
+  return static_cast<Word>(high) << 32 | low;
 }
 
 __device__ __forceinline__ Word share_of(float p, Word total) {
   return static_cast<Word>(ceil(static_cast<double>(p) * static_cast<double>(total)));
 }
 
-// What does not exist is -infinity.
-__device__ __forceinline__ float4 load_logits(const Batch& batch, const Job& job, int id) {
-  const int live = batch.vocab - id;
-  if (batch.whole_quads && live >= 4) return *reinterpret_cast<const float4*>(job.logits + id);
+// Of quads at the end of a row, or not aligned; what does not exist is -infinity.
+[[gnu::noinline]] __device__ inline float4 load_some(const float* logits, int live) {
   const float none = -__uint_as_float(0x7f800000u);
-  return {live > 0 ? job.logits[id] : none, live > 1 ? job.logits[id + 1] : none, live > 2 ? job.logits[id + 2] : none,
-          live > 3 ? job.logits[id + 3] : none};
+  return {live > 0 ? logits[0] : none, live > 1 ? logits[1] : none, live > 2 ? logits[2] : none,
+          live > 3 ? logits[3] : none};
 }
 
 // body(first id, four logits, bits of those that exist and are allowed) for the quads first, first + step, ..., some of
@@ -157,20 +156,24 @@ __device__ __forceinline__ float4 load_logits(const Batch& batch, const Job& job
 template <class Body>
 __device__ __forceinline__ void each_quad(const Batch& batch, const Job& job, int first, int step, Body body) {
   constexpr int kAhead = 3;
-  const int quads = (batch.vocab + 3) / 4;
+  const int quads = (batch.vocab + 3) / 4, whole = batch.whole_quads ? batch.vocab / 4 : 0;
+  const auto load = [&](int q) {
+    if (q < whole) return reinterpret_cast<const float4*>(job.logits)[q];
+    return load_some(job.logits + 4 * q, batch.vocab - 4 * q);
+  };
   float4 next[kAhead];
 #pragma unroll
-  for (int i = 0; i < kAhead; ++i) next[i] = load_logits(batch, job, 4 * (first + i * step));
+  for (int i = 0; i < kAhead; ++i) next[i] = load(first + i * step);
 #pragma unroll 1
   for (int q = first; q < quads; q += step) {
     const float4 v = next[0];
 #pragma unroll
     for (int i = 0; i + 1 < kAhead; ++i) next[i] = next[i + 1];
-    next[kAhead - 1] = load_logits(batch, job, 4 * (q + kAhead * step));
-    const int id = 4 * q, live = batch.vocab - id;
-    uint32_t bits = live >= 4 ? 0xfu : (1u << live) - 1u;
-    if (job.allowed != nullptr) bits &= job.allowed[id / 32] >> (id % 32);
-    body(id, v, bits);
+    next[kAhead - 1] = load(q + kAhead * step);
+    uint32_t bits = 0xf;
+    if (q >= batch.vocab / 4) bits = (1u << batch.vocab % 4) - 1;
+    if (job.allowed != nullptr) bits &= job.allowed[q / 8] >> (q % 8 * 4);
+    body(4 * q, v, bits);
   }
 }
 
@@ -182,10 +185,11 @@ __device__ __forceinline__ void each_logit(const Batch& batch, const Job& job, i
                                            Body body) {
   each_quad(batch, job, first, step, [&](int32_t id, float4 v, uint32_t bits) {
     if (!wanted(largest_of(v))) return;
-    if (bits & 1u) body(id, v.x);
-    if (bits & 2u) body(id + 1, v.y);
-    if (bits & 4u) body(id + 2, v.z);
-    if (bits & 8u) body(id + 3, v.w);
+    const float logit[4] = {v.x, v.y, v.z, v.w};
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      if (bits >> i & 1u) body(id + i, logit[i]);
+    }
   });
 }
 

@@ -94,14 +94,18 @@ __global__ void __launch_bounds__(kChangeThreads) restore_kernel(const Changes* 
   ptx::let_next_start();
   const Changes c = all[blockIdx.x];
   const auto restore = [&](int count, const float* saved, auto id) {
-    for (int i = static_cast<int>(threadIdx.x); i < count; i += kChangeThreads) {
-      if (const int32_t at = id(i); at >= 0) c.logits[at] = saved[i];
-    }
-    __syncthreads();
+    each_changed(c, count, id, [&](int i, int32_t at, float) { c.logits[at] = saved[i]; });
   };
   restore(c.stop_count, c.saved + c.bias_count + c.penalised_count, [&](int i) { return c.stops[i]; });
   restore(c.penalised_count, c.saved + c.bias_count, [&](int i) { return c.penalised[i].id; });
   restore(c.bias_count, c.saved, [&](int i) { return c.biases[i].id; });
+}
+
+// -infinity in place of those that are not allowed.
+__device__ __forceinline__ float4 only(float4 v, uint32_t bits) {
+  if (bits == 0xf) return v;
+  const float none = -__uint_as_float(0x7f800000u);
+  return {bits & 1 ? v.x : none, bits & 2 ? v.y : none, bits & 4 ? v.z : none, bits & 8 ? v.w : none};
 }
 
 // The largest logit and whether all are numbers; clears the histograms.
@@ -119,24 +123,24 @@ __global__ void __launch_bounds__(kThreads) scan_kernel(const Batch batch) {
     }
   }
   const float infinity = __uint_as_float(0x7f800000u);
-  float most = -infinity;  // ids ascend: the first of equals stays
-  int32_t at = -1;
+  float most = -infinity;
+  int quad = -1;  // the first with the largest: quads ascend
   bool bad = false;
   each_quad(batch, job, first_quad(), quad_step(), [&](int32_t id, float4 v, uint32_t bits) {
     bad = bad || !(v.x < infinity && v.y < infinity && v.z < infinity && v.w < infinity);
-    if (!(largest_of(v) > most)) return;
-    const auto take = [&](uint32_t bit, float logit, int32_t i) {
-      if ((bits & bit) == 0 || !(logit > most)) return;
-      most = logit;
-      at = i;
-    };
-    take(1, v.x, id);
-    take(2, v.y, id + 1);
-    take(4, v.z, id + 2);
-    take(8, v.w, id + 3);
+    const float top = largest_of(only(v, bits));
+    quad = top > most ? id : quad;
+    most = fmaxf(most, top);
   });
   if (bad) atomicOr(&state.bad, 1u);
-  reach(at < 0 ? 0 : rank_of(most, at), &state.largest, &largest);
+  Word mine = 0;
+  if (quad >= 0) {
+    each_quad(batch, job, quad / 4, batch.vocab, [&](int32_t id, float4 v, uint32_t bits) {
+      const float4 w = only(v, bits);
+      mine = rank_of(most, w.x == most ? id : w.y == most ? id + 1 : w.z == most ? id + 2 : id + 3);
+    });
+  }
+  reach(mine, &state.largest, &largest);
 }
 
 // Above what roundings could add to a score that noise may lift: those below -1000 it cannot.

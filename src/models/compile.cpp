@@ -30,16 +30,22 @@ Buffer Compiler::plain_stack(Buffer stream) {
     mixer(name, layer, x, out);
     if (!layer.post_mixer_norm.empty()) norm(name + "post_mixer_norm", layer.post_mixer_norm, out, out);
     add_and_norm(name + "mixer.add", 1, name + "ffn_norm", layer.ffn_norm, stream, out, x);
+    const bool last = i + 1 == spec_.layers.size();
+    static const FloatVector kNone;
+    const FloatVector& next = last ? kNone : spec_.layers[i + 1].input_norm;
+    const std::string next_name = concat("layers.", i + 1, ".input_norm");
+    const auto* experts = std::get_if<MoeFfn>(&layer.ffn);
+    if (c_.device().is_cuda() && experts != nullptr && !experts->latent && layer.post_ffn_norm.empty() &&
+        !layer.per_layer && !next.empty()) {
+      moe(name + "ffn.", *experts, x, x, out, sum_norm(layer.scalar, next, stream, out, x));
+      continue;
+    }
     ffn(name, layer, stream, x, out);
     if (!layer.post_ffn_norm.empty()) norm(name + "post_ffn_norm", layer.post_ffn_norm, out, out);
     if (layer.per_layer) {
       add(name + "ffn.add", stream, out, stream);
       per_layer_input(name, layer, stream, out);
     }
-    const bool last = i + 1 == spec_.layers.size();
-    static const FloatVector kNone;
-    const FloatVector& next = last ? kNone : spec_.layers[i + 1].input_norm;
-    const std::string next_name = concat("layers.", i + 1, ".input_norm");
     if (!layer.per_layer) {
       add_and_norm(name + "ffn.add", layer.scalar, next_name, next, stream, out, x);
     } else if (!last) {

@@ -27,7 +27,8 @@ Buffer Compiler::latent_buffer(const MoeFfn& f) {
   return products_round(cols) && experts_round(f) ? c_.bf16_buffer("moe.latent", cols) : c_.buffer("moe.latent", cols);
 }
 
-void Compiler::moe(const std::string& name, const MoeFfn& f, Buffer router_input, Buffer x, Buffer out) {
+void Compiler::moe(const std::string& name, const MoeFfn& f, Buffer router_input, Buffer x, Buffer out,
+                   const std::optional<SumNorm>& follows) {
   const auto experts = static_cast<int64_t>(f.experts.size());
   const Buffer logits = c_.buffer("moe.router", experts);
   const Buffer weights = c_.buffer("moe.weights", f.top_k);
@@ -89,10 +90,11 @@ void Compiler::moe(const std::string& name, const MoeFfn& f, Buffer router_input
                    .addend_stride = addend.cols,
                    .y = routed.data,
                    .y_stride = routed.cols,
+                   .follows = follows,
                    .max_rows = c_.options().max_rows,
                    .workspace = moe_workspace_,
                    .activations = c_.options().activations}),
-         routed);
+         follows ? x : routed);
   if (f.latent) {
     const bool norms = !f.latent->norm.empty();
     const Buffer normed = norms ? product_buffer("moe.latent_normed", routed) : routed;

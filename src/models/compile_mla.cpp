@@ -61,9 +61,14 @@ void Compiler::select(const std::string& name, const Indexer& indexer, Buffer lo
 
 void Compiler::mix(const std::string& layer, const MlaMixer& m, Buffer x, Buffer out) {
   const std::string name = layer + "mla.";
-  const int64_t key = m.latent + m.extra;
-  const Buffer q = c_.buffer("mla.q", m.heads * (m.nope + m.extra));
-  const Buffer row = c_.buffer("mla.row", key);
+  const int64_t key_size = m.latent + m.extra;
+  // What is rounded where it is read may be so where it is written: half the bytes, the same bits.
+  const auto row_buffer = [&](std::string_view key, int64_t cols, bool rounded) {
+    return rounded && cols % 8 == 0 ? c_.bf16_buffer(key, cols) : c_.buffer(key, cols);
+  };
+  const bool rounds = c_.device().is_cuda() && c_.options().activations == Activations::kAuto;
+  const Buffer q = row_buffer("mla.q", m.heads * (m.nope + m.extra), rounds && m.rope < 0);
+  const Buffer row = c_.buffer("mla.row", key_size);
   const Buffer gate = m.gate ? c_.buffer("mla.gate", m.heads * m.value) : Buffer{};
   const Buffer low = m.q_a ? c_.buffer("mla.q_a", m.q_a->weight.out) : Buffer{};
   const Buffer normed_low = m.q_a ? product_buffer("mla.q_a_normed", low) : Buffer{};
@@ -81,7 +86,8 @@ void Compiler::mix(const std::string& layer, const MlaMixer& m, Buffer x, Buffer
     rotate(name + "q_rope", m.rope, m.heads, m.nope + m.extra, q, m.nope);
     rotate(name + "k_rope", m.rope, 1, m.extra, row, m.latent);
   }
-  const PageField field = c_.layout().add_page(name + "latent", Retention::kForever, key * state_dtype_bytes(kv()));
+  const PageField field =
+      c_.layout().add_page(name + "latent", Retention::kForever, key_size * state_dtype_bytes(kv()));
   kv_write(name + "write", field, 0, row);
 
   const MlaProjectArgs project{.kv_b = m.kv_b,
@@ -93,30 +99,35 @@ void Compiler::mix(const std::string& layer, const MlaMixer& m, Buffer x, Buffer
                                .value = m.value,
                                .latent = m.latent,
                                .activations = c_.options().activations};
-  const Buffer absorbed = c_.buffer("mla.absorbed", m.heads * key);
+  AttentionArgs core{.heads = m.heads,
+                     .kv_heads = 1,
+                     .key_dim = key_size,
+                     .value_dim = m.latent,
+                     .scale = m.scale,
+                     .dtype = kv(),
+                     .key = field,
+                     .value = field,
+                     .value_head_stride = 0,
+                     .max_rows = c_.options().max_rows,
+                     .activations = c_.options().activations};
+  const bool core_rounds = c_.device().is_cuda() && attention_rounds(core);
+  const Buffer absorbed = row_buffer("mla.absorbed", m.heads * key_size, core_rounds);
   MlaProjectArgs absorb = project;
   absorb.x = q.data;
   absorb.x_stride = q.cols;
+  absorb.x_type = q.type;
   absorb.y = absorbed.data;
   absorb.y_stride = absorbed.cols;
+  absorb.y_type = absorbed.type;
   c_.add(bind_mla_absorb(c_.device(), name + "absorb", absorb), absorbed);
 
-  const Buffer latent = c_.buffer("mla.o_latent", m.heads * m.latent);
-  const AttentionArgs core{.heads = m.heads,
-                           .kv_heads = 1,
-                           .key_dim = key,
-                           .value_dim = m.latent,
-                           .scale = m.scale,
-                           .dtype = kv(),
-                           .key = field,
-                           .value = field,
-                           .value_head_stride = 0,
-                           .q = absorbed.data,
-                           .q_stride = absorbed.cols,
-                           .out = latent.data,
-                           .out_stride = latent.cols,
-                           .max_rows = c_.options().max_rows,
-                           .activations = c_.options().activations};
+  const Buffer latent = row_buffer("mla.o_latent", m.heads * m.latent, core_rounds);
+  core.q = absorbed.data;
+  core.q_stride = absorbed.cols;
+  core.q_type = absorbed.type;
+  core.out = latent.data;
+  core.out_stride = latent.cols;
+  core.out_type = latent.type;
   if (m.indexer) {
     if (!m.indexer->shared) select(name + "indexer.", *m.indexer, normed_low, x);
     c_.add(bind_sparse_attention(c_.device(), name + "core",
@@ -130,12 +141,14 @@ void Compiler::mix(const std::string& layer, const MlaMixer& m, Buffer x, Buffer
     c_.add(bind_attention(c_.device(), name + "core", core), latent);
   }
 
-  const Buffer o = c_.buffer("mla.o", m.heads * m.value);
+  const Buffer o = row_buffer("mla.o", m.heads * m.value, rounds && !m.gate);
   MlaProjectArgs expand = project;
   expand.x = latent.data;
   expand.x_stride = latent.cols;
+  expand.x_type = latent.type;
   expand.y = o.data;
   expand.y_stride = o.cols;
+  expand.y_type = o.type;
   c_.add(bind_mla_expand(c_.device(), name + "expand", expand), o);
   const Buffer gated = m.gate ? product_buffer("mla.gated", o) : o;
   if (m.gate) elementwise(name + "gate.apply", ElementwiseKind::kGate, o, gate, gated);

@@ -131,6 +131,27 @@ void Compiler::add_scaled(const std::string& name, Buffer a, Buffer b, float fac
          y);
 }
 
+SumNorm Compiler::sum_norm(float factor, const FloatVector& weight, Buffer stream, Buffer out, Buffer x) const {
+  return {.add = {.kind = factor == 1 ? ElementwiseKind::kAdd : ElementwiseKind::kAddScaled,
+                  .beta = factor,
+                  .size = stream.cols,
+                  .g = stream.data,
+                  .g_stride = stream.cols,
+                  .u = out.data,
+                  .u_stride = out.cols,
+                  .y = stream.data,
+                  .y_stride = stream.cols},
+          .norm = {.kind = NormKind::kRms,
+                   .size = static_cast<int64_t>(weight.size()),
+                   .eps = spec_.eps,
+                   .weight = weight.data(),
+                   .x = stream.data,
+                   .x_stride = stream.cols,
+                   .y = x.data,
+                   .y_stride = x.cols,
+                   .y_type = x.type}};
+}
+
 void Compiler::add_and_norm(const std::string& add_name, float factor, const std::string& norm_name,
                             const FloatVector& weight, Buffer stream, Buffer out, Buffer x) {
   if (!c_.device().is_cuda() || weight.empty()) {
@@ -138,26 +159,8 @@ void Compiler::add_and_norm(const std::string& add_name, float factor, const std
     if (!weight.empty()) norm(norm_name, weight, stream, x);
     return;
   }
-  const ElementwiseArgs sum{.kind = factor == 1 ? ElementwiseKind::kAdd : ElementwiseKind::kAddScaled,
-                            .beta = factor,
-                            .size = stream.cols,
-                            .g = stream.data,
-                            .g_stride = stream.cols,
-                            .u = out.data,
-                            .u_stride = out.cols,
-                            .y = stream.data,
-                            .y_stride = stream.cols};
-  c_.add(bind_add_norm(c_.device(), norm_name, sum,
-                       {.kind = NormKind::kRms,
-                        .size = static_cast<int64_t>(weight.size()),
-                        .eps = spec_.eps,
-                        .weight = weight.data(),
-                        .x = stream.data,
-                        .x_stride = stream.cols,
-                        .y = x.data,
-                        .y_stride = x.cols,
-                        .y_type = x.type}),
-         x);
+  const SumNorm both = sum_norm(factor, weight, stream, out, x);
+  c_.add(bind_add_norm(c_.device(), norm_name, both.add, both.norm), x);
 }
 
 void Compiler::rope_angles() {

@@ -16,6 +16,7 @@
 #include "ops/delta_rule/delta_rule.h"
 #include "ops/gate/gate.h"
 #include "ops/linear/linear.h"
+#include "ops/norm/add_norm.h"
 #include "ops/norm/norm.h"
 #include "ops/sparse_attention/sparse_attention.h"
 
@@ -110,7 +111,8 @@ class Compiler {
   void feed(const std::string& name, const DenseFfn& f, Buffer x, Buffer out);
   void feed(const std::string& name, const MoeFfn& f, Buffer x, Buffer out) { moe(name, f, x, x, out); }
   Buffer latent_buffer(const MoeFfn& f);  // what the experts of a latent mixture read
-  void moe(const std::string& name, const MoeFfn& f, Buffer router_input, Buffer x, Buffer out);
+  void moe(const std::string& name, const MoeFfn& f, Buffer router_input, Buffer x, Buffer out,
+           const std::optional<SumNorm>& follows = {});
   // A dense part in two halves: the products of x, and what follows from their buffers.
   std::vector<Product> wide_products(const DenseFfn& f, const std::string& prefix = "");
   void narrow(const std::string& name, const DenseFfn& f, Buffer out);
@@ -146,6 +148,7 @@ class Compiler {
   // stream = (stream + out) * factor, then x = its norm; one op on a GPU. Without weight: no norm.
   void add_and_norm(const std::string& add_name, float factor, const std::string& norm_name, const FloatVector& weight,
                     Buffer stream, Buffer out, Buffer x);
+  SumNorm sum_norm(float factor, const FloatVector& weight, Buffer stream, Buffer out, Buffer x) const;
   void rope_angles();  // of every rope of the model
   // Rotates dims of each head, from `first` on, with angles of ModelSpec::ropes[rope].
   void rotate(const std::string& name, int rope, int64_t heads, int64_t head_dim, Buffer x, int64_t first = 0);

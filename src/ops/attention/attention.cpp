@@ -31,6 +31,12 @@ bool attention_shares_rows(const AttentionArgs& args) {
          args.key.offset == args.value.offset;
 }
 
+bool attention_rounds(const AttentionArgs& args) {
+  if (args.activations != Activations::kAuto) return false;
+  return std::max(args.key_dim, args.value_dim) <= 256 ||
+         (attention_shares_rows(args) && args.key_dim == 576 && args.value_dim == 512);
+}
+
 static int64_t bytes_per_position(const AttentionArgs& args) {
   const int64_t elements = args.kv_heads * (args.key_dim + (attention_shares_rows(args) ? 0 : args.value_dim));
   return elements * state_dtype_bytes(args.dtype);

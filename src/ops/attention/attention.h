@@ -77,10 +77,12 @@ struct AttentionArgs {
   PageField key;    // page row: kv_heads x key_dim elements
   PageField value;  // page row: kv_heads heads, value_head_stride elements apart (MLA: the same field as key)
   int64_t value_head_stride = 0;
-  const float* q = nullptr;
+  const float* q = nullptr;  // where q_type is kBf16, the address of such elements
   int64_t q_stride = 0;
-  float* out = nullptr;
+  float* out = nullptr;  // likewise
   int64_t out_stride = 0;
+  RowType q_type = RowType::kF32;               // kBf16: where attention_rounds(args)
+  RowType out_type = RowType::kF32;             // likewise; rounded last
   int32_t max_rows = 0;                         // the most rows of a step; sizes the buffers for pieces
   int64_t window = 0;                           // positions that a row sees, its own included; 0: all
   const float* sinks = nullptr;                 // [heads] or none
@@ -92,6 +94,8 @@ std::unique_ptr<BoundOp> bind_attention(Device& device, std::string name, const 
 
 // What an op must move and compute at least.
 Cost attention_cost(const AttentionArgs& args, int32_t rows, int64_t position);
+// On a GPU: are products those of BF16, as above?
+bool attention_rounds(const AttentionArgs& args);
 // Are values the beginnings of the keys? Then a page row is read once for both.
 bool attention_shares_rows(const AttentionArgs& args);
 // Error where the CPU can't read the state.

@@ -24,21 +24,11 @@ class PlainCudaAttention final : public CudaOp {
   SelectedRows selected_;
 };
 
-// Kernels for heads of these dimensions; false: there are none.
-bool find_kernels(const AttentionArgs& args, bool many, MmaKernels& kernels) {
+// Kernels for heads of these dimensions.
+MmaKernels find_kernels(const AttentionArgs& args, bool many) {
   const int64_t dim = std::max(args.key_dim, args.value_dim);
-  if (attention_shares_rows(args) && args.key_dim == 576 && args.value_dim == 512) {
-    kernels = latent_kernels();
-  } else if (dim <= 64) {
-    kernels = mma_kernels_64(many);
-  } else if (dim <= 128) {
-    kernels = mma_kernels_128(many);
-  } else if (dim <= 256) {
-    kernels = mma_kernels_256(many);
-  } else {
-    return false;
-  }
-  return true;
+  if (dim > 256) return latent_kernels();
+  return dim <= 64 ? mma_kernels_64(many) : dim <= 128 ? mma_kernels_128(many) : mma_kernels_256(many);
 }
 
 class MmaCudaAttention final : public CudaOp {
@@ -82,8 +72,9 @@ class MmaCudaAttention final : public CudaOp {
 
   static int64_t row_bytes(int64_t rows) { return (rows * static_cast<int64_t>(sizeof(MergeRow)) + 255) / 256 * 256; }
   // Do all heads of all rows begin at multiples of this many elements?
-  static bool aligned(const float* x, int64_t stride, int64_t dim, int64_t elements) {
-    return reinterpret_cast<uintptr_t>(x) % static_cast<uintptr_t>(elements * 4) == 0 && stride % elements == 0 &&
+  static bool aligned(const float* x, RowType type, int64_t stride, int64_t dim, int64_t elements) {
+    const int64_t size = std::min<int64_t>(elements * (type == RowType::kBf16 ? 2 : 4), 16);
+    return reinterpret_cast<uintptr_t>(x) % static_cast<uintptr_t>(size) == 0 && stride % elements == 0 &&
            dim % elements == 0;
   }
   int64_t resident(const MmaKernels& kernels) const {
@@ -121,8 +112,9 @@ class MmaCudaAttention final : public CudaOp {
                           .selected = selected,
                           .geometry = geometry,
                           .scale2 = args.scale * 1.44269504088896341f,
-                          .vectors = aligned(args.q, args.q_stride, args.key_dim, 4),
-                          .out_pairs = aligned(args.out, args.out_stride, args.value_dim, 2),
+                          .vectors = aligned(args.q, args.q_type, args.q_stride, args.key_dim,
+                                             args.q_type == RowType::kBf16 ? 8 : 4),
+                          .out_pairs = aligned(args.out, args.out_type, args.out_stride, args.value_dim, 2),
                           .slot = kernels.slot,
                           .slots = slots}};
   }
@@ -137,10 +129,11 @@ std::unique_ptr<BoundOp> make_cuda_attention(CudaDevice& device, std::string nam
   if (!(args.scale > 0)) fail(name, ": scale: expected a positive number, found ", args.scale);
   AttentionArgs on_device = args;
   on_device.sinks = device.upload(args.sinks, args.heads);
-  MmaKernels few, many;
-  if (args.activations == Activations::kAuto && find_kernels(args, false, few) && find_kernels(args, true, many)) {
-    return std::make_unique<MmaCudaAttention>(device, std::move(name), on_device, selected, few, many);
+  if (attention_rounds(args)) {
+    return std::make_unique<MmaCudaAttention>(device, std::move(name), on_device, selected, find_kernels(args, false),
+                                              find_kernels(args, true));
   }
+  if (args.q_type != RowType::kF32 || args.out_type != RowType::kF32) fail(name, ": expected FP32 rows, found BF16");
   return std::make_unique<PlainCudaAttention>(device, std::move(name), on_device, selected);
 }
 

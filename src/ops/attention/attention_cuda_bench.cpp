@@ -1,5 +1,5 @@
-// Attention on the GPU: decode and prompts, grouped queries and MLA, and the head products of MLA. Peers: FlashInfer
-// fa3 for MLA decode, torch's SDPA for prompts; for grouped queries 2 us and the bytes of K and V at 4.5 TB/s.
+// Attention on the GPU: decode and prompts, grouped queries and MLA. Peers: FlashInfer fa3 for MLA decode, torch's SDPA
+// for prompts; for grouped queries 2 us and the bytes of K and V at 4.5 TB/s.
 #include <cmath>
 #include <memory>
 #include <random>
@@ -10,7 +10,6 @@
 #include "bench/cuda_timing.h"
 #include "ops/attention/attention.h"
 #include "ops/cuda_op.h"
-#include "ops/mla/mla.h"
 
 namespace weir {
 namespace {
@@ -145,52 +144,6 @@ void bench_attention(CudaDevice& device, const bench::CudaReport& report, const 
   device.release(reinterpret_cast<std::byte*>(out));
 }
 
-void bench_products(CudaDevice& device, const bench::CudaReport& report, int64_t heads, int32_t rows) {
-  constexpr int64_t kNope = 128, kExtra = 64, kValue = 128, kLatent = 512;
-  const int64_t bytes = heads * (kNope + kValue) * kLatent * 2;
-  std::vector<std::byte> weights(static_cast<size_t>(bytes));
-  std::mt19937 random(4);
-  for (size_t i = 0; i < weights.size() / 2; ++i) {
-    reinterpret_cast<uint16_t*>(weights.data())[i] = f32_to_bf16(std::normal_distribution<float>()(random));
-  }
-  MlaProjectArgs args{.kv_b = {.format = WeightFormat::kBf16,
-                               .out = heads * (kNope + kValue),
-                               .in = kLatent,
-                               .data = weights.data(),
-                               .row_bytes = kLatent * 2},
-                      .heads = heads,
-                      .nope = kNope,
-                      .extra = kExtra,
-                      .value = kValue,
-                      .latent = kLatent,
-                      .activations = Activations::kAuto};
-  float* const x = random_floats(device, rows * heads * (kLatent + kExtra));
-  float* const y = device.allocate_array<float>(rows * heads * (kLatent + kExtra));
-  const std::vector<int64_t> positions(static_cast<size_t>(rows));
-  const StepView step{.rows = rows, .positions = positions};
-  device.stage(step);
-  StepBounds bounds{.rows = rows, .longest_span = 1, .longest_context = 1};
-  const int sets = bench::rotation(device, bytes / 2, 40);
-  for (bool absorb : {true, false}) {
-    args.x = x, args.x_stride = heads * (absorb ? kNope + kExtra : kLatent);
-    args.y = y, args.y_stride = heads * (absorb ? kLatent + kExtra : kValue);
-    std::vector<std::unique_ptr<BoundOp>> ops;
-    for (int i = 0; i < sets; ++i) {
-      ops.push_back(absorb ? bind_mla_absorb(device, "absorb", args) : bind_mla_expand(device, "expand", args));
-    }
-    const bench::CudaTiming timing = bench::time_calls(
-        device, {.sets = sets}, [&](int set) { static_cast<CudaOp&>(*ops[static_cast<size_t>(set)]).enqueue(bounds); });
-    report.add({.what = absorb ? "mla absorb" : "mla expand",
-                .shape = std::to_string(heads) + " heads rows " + std::to_string(rows),
-                .us = timing.us,
-                .bytes = bytes / 2,
-                .flops = static_cast<double>(bytes) / 2 * rows,
-                .bar_us = 1.2 * report.floor_us(bytes / 2)});
-  }
-  device.release(reinterpret_cast<std::byte*>(x));
-  device.release(reinterpret_cast<std::byte*>(y));
-}
-
 Shape latent(int64_t heads, int sequences, int64_t context, double peer_us, int32_t rows = 1) {
   return {"mla", heads, 1, 576, 512, true, sequences, context, rows, peer_us};
 }
@@ -219,9 +172,6 @@ void run(const std::string& only) {
                              grouped(9, 3, 64, 1, 2048, 2048, 103.81), grouped(32, 32, 128, 1, 2048, 2048, 103.81)}) {
     if ((shape.what + " " + shape.text()).starts_with(only)) bench_attention(*device, report, shape);
   }
-  if (!std::string("products").starts_with(only)) return;
-  for (int32_t rows : {1, 16, 64, 2048}) bench_products(*device, report, 32, rows);
-  for (int32_t rows : {1, 64}) bench_products(*device, report, 96, rows);
 }
 
 }  // namespace

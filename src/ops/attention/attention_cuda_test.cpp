@@ -110,8 +110,21 @@ class Problem {
   }
 
   int64_t out_size() const { return shape_.heads * shape_.value_dim; }
+  // Rows of q and out on the GPU, and how many elements lie between them.
+  void set_rows(RowType type, int64_t beyond) { rows_ = type, beyond_ = beyond; }
 
  private:
+  static std::vector<uint16_t> bf16(const std::vector<float>& x) {
+    std::vector<uint16_t> bits;
+    for (float f : x) bits.push_back(f32_to_bf16(f));
+    return bits;
+  }
+  static std::vector<float> widened(const std::vector<uint16_t>& bits) {
+    std::vector<float> x;
+    for (uint16_t u : bits) x.push_back(bf16_to_f32(u));
+    return x;
+  }
+
   int64_t key_size() const { return shape_.kv_heads * shape_.key_dim; }
   int64_t value_size() const { return shape_.shared ? 0 : shape_.kv_heads * shape_.value_dim; }
   float scale() const { return 1 / std::sqrt(static_cast<float>(shape_.key_dim)); }
@@ -133,7 +146,7 @@ class Problem {
       for (int64_t p = part.first; p < part.first + part.rows; ++p) {
         const auto at = from.begin() + (part.sequence * positions_ + p) * size;
         rows.insert(rows.end(), at, at + size);
-        rows.push_back(NAN);
+        rows.insert(rows.end(), static_cast<size_t>(beyond_), NAN);
       }
     }
     return rows;
@@ -143,8 +156,12 @@ class Problem {
     const StepView step = pages.step(parts);
     const auto write_rows = [&](PageField field, const std::vector<float>& x, int64_t size, int64_t to, int64_t count) {
       const std::vector<float> rows = gather(x, size, parts);
-      KvWriteArgs args{
-          .dtype = shape_.dtype, .field = field, .to = to, .size = count, .x = rows.data() + to, .x_stride = size + 1};
+      KvWriteArgs args{.dtype = shape_.dtype,
+                       .field = field,
+                       .to = to,
+                       .size = count,
+                       .x = rows.data() + to,
+                       .x_stride = size + beyond_};
       if (!device.is_cuda()) return bind_kv_write(device, "write", args)->run(step);
       const DeviceBuffer<float> on_device(device.cuda(), rows);
       args.x = on_device.data() + to;
@@ -162,7 +179,7 @@ class Problem {
     const StepView step = pages.step(parts, shape_.window);
     const std::vector<float> q = gather(q_, shape_.heads * shape_.key_dim, parts);
     const int32_t spare = loose ? 5 : 0;  // rows that the bounds allow for and the step doesn't have
-    std::vector<float> out(static_cast<size_t>((step.rows + spare) * (out_size() + 1)), 77.f);
+    std::vector<float> out(static_cast<size_t>((step.rows + spare) * (out_size() + beyond_)), 77.f);
     AttentionArgs args{.heads = shape_.heads,
                        .kv_heads = shape_.kv_heads,
                        .key_dim = shape_.key_dim,
@@ -173,35 +190,41 @@ class Problem {
                        .value = value_field(),
                        .value_head_stride = shape_.value_dim,
                        .q = q.data(),
-                       .q_stride = shape_.heads * shape_.key_dim + 1,
+                       .q_stride = shape_.heads * shape_.key_dim + beyond_,
                        .out = out.data(),
-                       .out_stride = out_size() + 1,
+                       .out_stride = out_size() + beyond_,
                        .max_rows = step.rows + spare,
                        .window = shape_.window,
                        .sinks = sinks_ == nullptr ? nullptr : sinks_->data(),
                        .activations = activations};
     if (device.is_cuda()) {
       const DeviceBuffer<float> q_there(device.cuda(), q), out_there(device.cuda(), out);
+      const DeviceBuffer<uint16_t> bf16_q_there(device.cuda(), bf16(q)), bf16_out_there(device.cuda(), bf16(out));
       args.q = q_there.data();
       args.out = out_there.data();
+      if (rows_ == RowType::kBf16) {
+        args.q = reinterpret_cast<float*>(bf16_q_there.data());
+        args.out = reinterpret_cast<float*>(bf16_out_there.data());
+        args.q_type = args.out_type = rows_;
+      }
       const std::unique_ptr<BoundOp> op = bind_attention(device, "attention", args);
       StepBounds bounds = CudaDevice::bounds_of(step);
       if (loose) bounds.rows += spare, bounds.spans += spare, bounds.longest_context += 5000;
       device.cuda().stage(step);
       static_cast<CudaOp&>(*op).enqueue(bounds);
-      out = out_there.values();
+      out = rows_ == RowType::kBf16 ? widened(bf16_out_there.values()) : out_there.values();
     } else {
       bind_attention(device, "attention", args)->run(step);
     }
     int64_t row = 0;
     for (const Part& part : parts) {
       for (int64_t p = part.first; p < part.first + part.rows; ++p, ++row) {
-        const auto from = out.begin() + row * (out_size() + 1);
+        const auto from = out.begin() + row * (out_size() + beyond_);
         std::copy(from, from + out_size(), all.begin() + (part.sequence * positions_ + p) * out_size());
         EXPECT_EQ(from[out_size()], 77.f) << "wrote beyond a row";
       }
     }
-    EXPECT_TRUE(std::all_of(out.begin() + row * (out_size() + 1), out.end(), [](float x) { return x == 77.f; }))
+    EXPECT_TRUE(std::all_of(out.begin() + row * (out_size() + beyond_), out.end(), [](float x) { return x == 77.f; }))
         << "wrote beyond the rows";
   }
 
@@ -211,6 +234,8 @@ class Problem {
   std::mt19937 random_;
   std::vector<float> k_, v_, q_;
   std::vector<float>* sinks_ = nullptr;
+  RowType rows_ = RowType::kF32;
+  int64_t beyond_ = 1;
 };
 
 bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
@@ -334,6 +359,21 @@ TEST_F(AttentionOnCuda, LatentRowsAreAloneWhatTheyAreTogether) {
     EXPECT_TRUE(same_bits(problem.run(device(), Activations::kAuto, {together}, true),
                           problem.run(device(), Activations::kAuto, alone)))
         << shape;
+  }
+}
+
+TEST_F(AttentionOnCuda, RowsOfBf16AreTheRoundedOnes) {
+  // In whole, with several rows and one; pieces that are merged; dimensions that are no multiples of eight.
+  for (const Shape& shape :
+       {Shape{48, 1, 576, 512, kBf16, true}, Shape{8, 2, 64, 64, kF16}, Shape{12, 4, 17, 5, kF16}}) {
+    const Steps steps{{{0, 511, 1}, {0, 100, 3}}, {{1, 1099, 1}}};
+    Problem problem(shape, 2, 1100);
+    std::vector<float> expected = problem.run(device(), Activations::kAuto, steps, true);
+    for (float& f : expected) f = bf16_to_f32(f32_to_bf16(f));
+    for (int64_t beyond : {8, 1}) {
+      problem.set_rows(RowType::kBf16, beyond);
+      EXPECT_TRUE(same_bits(problem.run(device(), Activations::kAuto, steps, true), expected)) << shape << beyond;
+    }
   }
 }
 

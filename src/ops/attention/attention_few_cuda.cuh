@@ -237,18 +237,17 @@ class Attender {
     const mma::MaxSum& all = softmax_.merged[h];
     const bool last = unit.is_last(tile);
     if (last && lane() % 4 == 0) *reinterpret_cast<float2*>(slot + kQueries * S::kDim + n * 2) = {all.m, all.l};
+    mma::ResultRow to(values);
     float scale = 1;
-    bool pairs = true;
     int dims = S::kDim;
     if (last && unit.whole()) {
-      values = mma::out_of(a_, unit, n);
+      to = mma::ResultRow(a_, unit, n);
       scale = mma::out_scale(all, a_.args.sinks, unit.first_head + n % unit.heads);
-      pairs = a_.out_pairs;
       dims = static_cast<int>(a_.args.value_dim);
     }
 #pragma unroll
     for (int v = 0; v < S::kDim / 8; ++v) {
-      mma::store_pair(values + column(v), acc_[v][2 * h] * scale, acc_[v][2 * h + 1] * scale, pairs, dims - column(v));
+      to.store(column(v), acc_[v][2 * h] * scale, acc_[v][2 * h + 1] * scale, dims - column(v));
     }
   }
 

@@ -141,10 +141,10 @@ __global__ void __launch_bounds__(kGroup) merge_kernel(const StepView* step, con
     all = waiting[level];
   }
   const float scale = mma::out_scale(all.sum, a.args.sinks, head);
-  float* const out = a.args.out + row * a.args.out_stride + head * kValueDim + half * kHalf + 16 * i +
-                     static_cast<int>(threadIdx.x) % 4 * 2;
-  mma::store_pair(out, all.acc[0] * scale + 0.f, all.acc[1] * scale + 0.f, a.out_pairs);
-  mma::store_pair(out + 8, all.acc[2] * scale + 0.f, all.acc[3] * scale + 0.f, a.out_pairs);
+  const mma::ResultRow out(a, row, head);
+  const int column = half * kHalf + 16 * i + static_cast<int>(threadIdx.x) % 4 * 2;
+  out.store(column, all.acc[0] * scale + 0.f, all.acc[1] * scale + 0.f);
+  out.store(column + 8, all.acc[2] * scale + 0.f, all.acc[3] * scale + 0.f);
 }
 
 }  // namespace

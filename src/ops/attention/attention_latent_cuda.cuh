@@ -80,8 +80,23 @@ __device__ __forceinline__ void load_queries(const MmaAttention& a, const Attent
   for (int i = thread; i < rows * 8 * kParts; i += threads) {
     const int n = i / 8 % rows, part = i / 8 / rows, c = i % 8;
     const int row = unit.rows == 1 ? 0 : n / unit.heads;
-    const float* const q = a.args.q + (unit.row + row) * a.args.q_stride +
-                           (unit.first_head + n - row * unit.heads) * kKeyDim + part * kColumns * 64 + c * 8;
+    const int64_t first = (unit.row + row) * a.args.q_stride + (unit.first_head + n - row * unit.heads) * kKeyDim +
+                          part * kColumns * 64 + c * 8;
+    const uint32_t at = (few ? SpreadColumnsOf64::offset(n, c) : ColumnsOf64::offset(n, c)) +
+                        static_cast<uint32_t>(part * kColumns * ColumnsOf64::kBytes);
+    if (a.args.q_type == RowType::kBf16) {
+      uint4 v[kColumns] = {};
+      if (n < unit.count) {
+#pragma unroll
+        for (int k = 0; k < kColumns; ++k) {
+          v[k] = *reinterpret_cast<const uint4*>(reinterpret_cast<const uint16_t*>(a.args.q) + first + k * 64);
+        }
+      }
+#pragma unroll
+      for (int k = 0; k < kColumns; ++k) mma::store_chunk(at + k * ColumnsOf64::kBytes, to, v[k]);
+      continue;
+    }
+    const float* const q = a.args.q + first;
     float4 v[kColumns][2] = {};
     if (n < unit.count) {
 #pragma unroll
@@ -90,8 +105,6 @@ __device__ __forceinline__ void load_queries(const MmaAttention& a, const Attent
         v[k][1] = *reinterpret_cast<const float4*>(q + k * 64 + 4);
       }
     }
-    const uint32_t at = (few ? SpreadColumnsOf64::offset(n, c) : ColumnsOf64::offset(n, c)) +
-                        static_cast<uint32_t>(part * kColumns * ColumnsOf64::kBytes);
 #pragma unroll
     for (int k = 0; k < kColumns; ++k) {
       const mma::Eight eight{v[k][0].x, v[k][0].y, v[k][0].z, v[k][0].w, v[k][1].x, v[k][1].y, v[k][1].z, v[k][1].w};
@@ -353,11 +366,11 @@ class Adder {
       const int n = thread_query(unit, h);
       if (h >= halves || n >= unit.count) continue;
       const float scale = mma::out_scale(node_[h], a_.args.sinks, unit.first_head + n % unit.heads);
-      float* const out = mma::out_of(a_, unit, n) + half_ * kHalf + thread() % 4 * 2;
+      const mma::ResultRow out(a_, unit, n);
+      const int column = half_ * kHalf + thread() % 4 * 2;
 #pragma unroll
       for (int j = 0; j < kHalf / 8; ++j) {
-        mma::store_pair(out + 8 * j, acc_[4 * j + 2 * h] * scale + 0.f, acc_[4 * j + 2 * h + 1] * scale + 0.f,
-                        a_.out_pairs);
+        out.store(column + 8 * j, acc_[4 * j + 2 * h] * scale + 0.f, acc_[4 * j + 2 * h + 1] * scale + 0.f);
       }
     }
   }

@@ -192,14 +192,12 @@ class Attender {
       const int n = first_query_ + 8 * h;
       if (n >= unit.count) continue;
       const mma::MaxSum& all = softmax_.merged[h];
-      float* to = slot + n * S::kDim;
+      mma::ResultRow to(slot + n * S::kDim);
       float scale = 1;
-      bool pairs = true;
       int dims = S::kDim;
       if (unit.whole()) {
-        to = mma::out_of(a_, unit, n);
+        to = mma::ResultRow(a_, unit, n);
         scale = mma::out_scale(all, a_.args.sinks, unit.first_head + n % unit.heads);
-        pairs = a_.out_pairs;
         dims = static_cast<int>(a_.args.value_dim);
       } else if (thread_ % 4 == 0) {
         *reinterpret_cast<float2*>(slot + kQueries * S::kDim + n * 2) = {all.m, all.l};
@@ -207,7 +205,7 @@ class Attender {
 #pragma unroll
       for (int v = 0; v < S::kDim / 8; ++v) {
         const int column = v * 8 + thread_ % 4 * 2;
-        mma::store_pair(to + column, acc_[v][2 * h] * scale, acc_[v][2 * h + 1] * scale, pairs, dims - column);
+        to.store(column, acc_[v][2 * h] * scale, acc_[v][2 * h + 1] * scale, dims - column);
       }
     }
   }

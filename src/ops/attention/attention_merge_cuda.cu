@@ -51,9 +51,10 @@ __global__ void __launch_bounds__(128)
     }
   }
   const float scale = mma::out_scale(all, a.args.sinks, head);
-  float* out = a.args.out + row * a.args.out_stride + head * a.args.value_dim + d;
-  const float result[4] = {acc.x * scale, acc.y * scale, acc.z * scale, acc.w * scale};
-  for (int i = 0; i < 4 && d + i < a.args.value_dim; ++i) out[i] = result[i];
+  const mma::ResultRow out(a, row, head);
+  const int dims = static_cast<int>(a.args.value_dim) - d;
+  out.store(d, acc.x * scale, acc.y * scale, dims);
+  out.store(d + 2, acc.z * scale, acc.w * scale, dims - 2);
 }
 
 }  // namespace

@@ -22,7 +22,7 @@ struct MmaAttention {
   AttentionGeometry geometry;
   float scale2 = 0;        // scale * log2(e)
   bool vectors = false;    // heads of q begin at multiples of 16 bytes
-  bool out_pairs = false;  // heads of out at multiples of 8 bytes
+  bool out_pairs = false;  // heads of out at multiples of two elements
   PieceSlot slot;
   int64_t slots = 0;
   float* partials = nullptr;       // [slots]

@@ -35,22 +35,46 @@ __device__ __forceinline__ float out_scale(MaxSum all, const float* sinks, int64
   return keep / fmaf(all.l, keep, cuda::ptx::exp2_approx(t - m));
 }
 
-// Where query n's result goes.
-__device__ __forceinline__ float* out_of(const MmaAttention& a, const AttentionWork& work, int n) {
-  const int row = work.rows == 1 ? 0 : n / work.heads;
-  return a.args.out + (work.row + row) * a.args.out_stride +
-         (work.first_head + n - row * work.heads) * a.args.value_dim;
-}
-
-// Those of two numbers that are among the first `count`.
-__device__ __forceinline__ void store_pair(float* to, float x, float y, bool aligned, int count = 2) {
-  if (aligned && count >= 2) {
-    *reinterpret_cast<float2*>(to) = {x, y};
-  } else {
-    if (count > 0) to[0] = x;
-    if (count > 1) to[1] = y;
+// Where the numbers of a head of a row go: to out, or as FP32 to a slot.
+class ResultRow {
+ public:
+  __device__ __forceinline__ explicit ResultRow(float* slot) : to_(slot), bf16_(false), pairs_(true) {}
+  __device__ __forceinline__ ResultRow(const MmaAttention& a, int64_t row, int64_t head)
+      : bf16_(a.args.out_type == RowType::kBf16), pairs_(a.out_pairs) {
+    const int64_t at = row * a.args.out_stride + head * a.args.value_dim;
+    to_ = bf16_ ? static_cast<void*>(reinterpret_cast<uint16_t*>(a.args.out) + at) : a.args.out + at;
   }
-}
+  // Of query n.
+  __device__ __forceinline__ ResultRow(const MmaAttention& a, const AttentionWork& work, int n)
+      : ResultRow(a, work.row + (work.rows == 1 ? 0 : n / work.heads),
+                  work.first_head + (work.rows == 1 ? n : n % work.heads)) {}
+
+  // Those of two numbers from an even column on that are among the first `count`.
+  __device__ __forceinline__ void store(int column, float x, float y, int count = 2) const {
+    if (bf16_) {
+      uint16_t* to = static_cast<uint16_t*>(to_) + column;
+      const uint32_t pair = cuda::pack_bf16(x, y);
+      if (pairs_ && count >= 2) {
+        *reinterpret_cast<uint32_t*>(to) = pair;
+      } else {
+        if (count > 0) to[0] = static_cast<uint16_t>(pair);
+        if (count > 1) to[1] = static_cast<uint16_t>(pair >> 16);
+      }
+      return;
+    }
+    float* to = static_cast<float*>(to_) + column;
+    if (pairs_ && count >= 2) {
+      *reinterpret_cast<float2*>(to) = {x, y};
+    } else {
+      if (count > 0) to[0] = x;
+      if (count > 1) to[1] = y;
+    }
+  }
+
+ private:
+  void* to_;
+  bool bf16_, pairs_;
+};
 
 // What a thread knows of the softmax of its two queries, of which its numbers of m16n8 are: h of 0 and 1.
 struct Softmax {

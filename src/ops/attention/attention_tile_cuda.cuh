@@ -132,11 +132,31 @@ __device__ __forceinline__ void load_queries(const MmaAttention& a, const Attent
                                              int thread, int threads) {
   constexpr int kChunks = kDim / 8;
   const int key_dim = static_cast<int>(a.args.key_dim);
-  const auto query = [&](int n) {
+  const auto at = [&](int n) {
     const int row = work.rows == 1 ? 0 : n / work.heads;
-    return a.args.q + (work.row + row) * a.args.q_stride + (work.first_head + n - row * work.heads) * key_dim;
+    return (work.row + row) * a.args.q_stride + (work.first_head + n - row * work.heads) * key_dim;
   };
-  if (a.vectors && key_dim == kDim) {
+  const auto query = [&](int n) { return a.args.q + at(n); };
+  const auto* bf16 = a.args.q_type == RowType::kBf16 ? reinterpret_cast<const uint16_t*>(a.args.q) : nullptr;
+  if (bf16 != nullptr && a.vectors && key_dim == kDim) {
+#pragma unroll 1
+    for (int begin = thread; begin < kCount * kChunks; begin += 2 * kBatch * threads) {
+      uint4 v[2 * kBatch];
+#pragma unroll
+      for (int b = 0; b < 2 * kBatch; ++b) {
+        const int i = begin + b * threads, n = first + i / kChunks;
+        const bool live = n < work.count && i < kCount * kChunks;
+        v[b] = live ? *reinterpret_cast<const uint4*>(bf16 + at(n) + i % kChunks * 8) : uint4{};
+      }
+#pragma unroll
+      for (int b = 0; b < 2 * kBatch; ++b) {
+        const int i = begin + b * threads;
+        if (i < kCount * kChunks) store_chunk(Place::offset(i / kChunks, i % kChunks), to, v[b]);
+      }
+    }
+    return;
+  }
+  if (bf16 == nullptr && a.vectors && key_dim == kDim) {
 #pragma unroll 1
     for (int begin = thread; begin < kCount * kChunks; begin += kBatch * threads) {
       float4 v[kBatch][2];
@@ -163,7 +183,9 @@ __device__ __forceinline__ void load_queries(const MmaAttention& a, const Attent
     const int n = first + i / kChunks, c = i % kChunks;
     Eight eight{};
 #pragma unroll 1
-    for (int e = 0; e < 8 && n < work.count && c * 8 + e < key_dim; ++e) eight.v[e] = query(n)[c * 8 + e];
+    for (int e = 0; e < 8 && n < work.count && c * 8 + e < key_dim; ++e) {
+      eight.v[e] = bf16 != nullptr ? cuda::low_bf16(bf16[at(n) + c * 8 + e]) : query(n)[c * 8 + e];
+    }
     store_chunk(Place::offset(i / kChunks, c), to, eight.rounded());
   }
 }

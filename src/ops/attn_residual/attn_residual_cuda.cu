@@ -162,10 +162,10 @@ class ResidualCudaOp final : public CudaOp {
   void enqueue_clusters(int32_t rows) {
     const int quads = call_.size <= 4096 ? 4 : 8;
     launch(device(),
-           {.grid = kResidualBlocks * rows,
-            .block = 32 * kResidualBlocks,
+           {.grid = kUnitBlocks * rows,
+            .block = 32 * kUnitBlocks,
             .shared_bytes = residual_shared_bytes(call_.count, quads),
-            .cluster = kResidualBlocks,
+            .cluster = kUnitBlocks,
             .overlap = true},
            quads == 4 ? residual_cluster<4> : residual_cluster<8>, device().step(), call_);
   }

@@ -6,19 +6,22 @@
 #include "device/cuda/kernel.h"
 #include "device/cuda/ptx.h"
 #include "ops/attn_residual/residual_call_cuda.cuh"
+#include "ops/norm/unit_cluster_cuda.cuh"
 #include "ops/quads_cuda.cuh"
 
 namespace weir {
 
-inline constexpr int kResidualBlocks = 8;  // of a cluster, and warps of a block
+using cuda::fold_blocks;
+using cuda::kUnitBlocks;
+using cuda::send;
+
 inline constexpr int kMostClusterCandidates = 16;
-inline constexpr int64_t kLeastClusterSize = 513, kMostClusterSize = 8192;  // those of units of 256 threads
 
 // Shared memory of a block.
 struct ResidualShared {
-  float4 scores[kResidualBlocks][kMostClusterCandidates];  // of each block's elements: squares, products
-  float4 squares[kResidualBlocks];                         // of the mixture, likewise
-  float4 y[kResidualBlocks][32];
+  float4 scores[kUnitBlocks][kMostClusterCandidates];  // of each block's elements: squares, products
+  float4 squares[kUnitBlocks];                         // of the mixture, likewise
+  float4 y[kUnitBlocks][32];
   uint64_t scores_full, squares_full;
   uint64_t unused[2];
   // candidates: [count][quads][32] float4
@@ -27,17 +30,6 @@ struct ResidualShared {
 };
 inline int64_t residual_shared_bytes(int count, int quads) {
   return static_cast<int64_t>(sizeof(ResidualShared)) + int64_t{count} * quads * 512;
-}
-
-// Eight sums of blocks, folded by halves.
-__device__ __forceinline__ float fold_blocks(const float (&sums)[kResidualBlocks]) {
-  return ((sums[0] + sums[4]) + (sums[2] + sums[6])) + ((sums[1] + sums[5]) + (sums[3] + sums[7]));
-}
-
-// To the same place in the block with this rank.
-__device__ __forceinline__ void send(float4* to, float4 v, uint64_t* full, int rank) {
-  using namespace cuda::ptx;
-  cluster_store16_async(shared_of_rank(shared_address(to), rank), v, shared_of_rank(shared_address(full), rank));
 }
 
 // Sums of the squares of a lane's elements, and of their products with the weights.
@@ -58,9 +50,9 @@ struct ResidualFactors {
 
   __device__ ResidualFactors(const ResidualCall& a, const ResidualShared& shared) {
     const int lane = static_cast<int>(threadIdx.x) % 32, mine = lane < a.count ? lane : 0;
-    float squares[kResidualBlocks], products[kResidualBlocks];
+    float squares[kUnitBlocks], products[kUnitBlocks];
 #pragma unroll
-    for (int b = 0; b < kResidualBlocks; ++b) {
+    for (int b = 0; b < kUnitBlocks; ++b) {
       squares[b] = shared.scores[b][mine].x;
       products[b] = shared.scores[b][mine].y;
     }
@@ -84,13 +76,13 @@ struct ResidualFactors {
 };
 
 template <int kQuads>
-__global__ void __launch_bounds__(32 * kResidualBlocks)
+__global__ void __launch_bounds__(32 * kUnitBlocks)
     residual_cluster(const StepView* step, const __grid_constant__ ResidualCall a) {
   namespace ptx = cuda::ptx;
   WEIR_DYNAMIC_SHARED(ResidualShared, shared);
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
   const int rank = static_cast<int>(ptx::cluster_rank());
-  const int64_t row = blockIdx.x / kResidualBlocks;
+  const int64_t row = blockIdx.x / kUnitBlocks;
   const auto element = [&](int q) { return 4 * (256 * q + 32 * rank + lane); };
   const auto load = [&](const float* from, int q) {
     return element(q) < a.size ? *reinterpret_cast<const float4*>(from + element(q)) : float4{0.f, 0.f, 0.f, 0.f};
@@ -100,8 +92,8 @@ __global__ void __launch_bounds__(32 * kResidualBlocks)
     ptx::mbarrier_init(&shared->scores_full, 1);
     ptx::mbarrier_init(&shared->squares_full, 1);
     ptx::mbarrier_fence_init();
-    ptx::mbarrier_arrive_expect(&shared->scores_full, a.count * kResidualBlocks * 16);
-    ptx::mbarrier_arrive_expect(&shared->squares_full, kResidualBlocks * 16);
+    ptx::mbarrier_arrive_expect(&shared->scores_full, a.count * kUnitBlocks * 16);
+    ptx::mbarrier_arrive_expect(&shared->squares_full, kUnitBlocks * 16);
   }
   float4 weight[kQuads];
 #pragma unroll
@@ -115,7 +107,7 @@ __global__ void __launch_bounds__(32 * kResidualBlocks)
   if (row >= rows) return;
 
   float4* candidates = shared->candidates();
-  for (int i = warp; i < a.count; i += kResidualBlocks) {
+  for (int i = warp; i < a.count; i += kUnitBlocks) {
     float4 v[kQuads];
     if (i + 1 < a.count || a.g == nullptr) {
 #pragma unroll
@@ -136,7 +128,7 @@ __global__ void __launch_bounds__(32 * kResidualBlocks)
 #pragma unroll
     for (int q = 0; q < kQuads; ++q) candidates[(i * kQuads + q) * 32 + lane] = v[q];
     const float2 sums = squares_and_products(v, weight);
-    if (lane < kResidualBlocks) {
+    if (lane < kUnitBlocks) {
       send(&shared->scores[rank][i], float4{sums.x, sums.y, 0.f, 0.f}, &shared->scores_full, lane);
     }
   }
@@ -169,9 +161,9 @@ __global__ void __launch_bounds__(32 * kResidualBlocks)
   const float of_block = cuda::warp_sum((s.x + s.z) + (s.y + s.w));
   if (lane == 0) send(&shared->squares[rank], float4{of_block, 0.f, 0.f, 0.f}, &shared->squares_full, warp);
   ptx::mbarrier_wait_cluster(&shared->squares_full, 0);
-  float squares[kResidualBlocks];
+  float squares[kUnitBlocks];
 #pragma unroll
-  for (int b = 0; b < kResidualBlocks; ++b) squares[b] = shared->squares[b].x;
+  for (int b = 0; b < kUnitBlocks; ++b) squares[b] = shared->squares[b].x;
   const float ss = fold_blocks(squares);
   const float mean = a.norm_kind == NormKind::kL2 ? ss : ss / static_cast<float>(a.size);
   const float r = 1.f / math::sqrt(mean + a.norm_eps);

@@ -104,32 +104,34 @@ class KdaLayer final : public CudaOp {
   }
 
   struct PrepShape {
-    int blocks, warps;
+    int blocks;
     kda::PrepDeal deal;
   };
-  // For about so many chunks, of spans with `in_span` on the average. `serial`: blocks of the kernel that follows, each
-  // of which takes about as long for a chunk as a multiprocessor does here. Where it leaves multiprocessors free, they
-  // do as much beside it as it takes time for; the rest comes first.
-  PrepShape prep_shape(int chunks, int in_span, int heads, int serial, int64_t table) const {
-    constexpr int kAll = std::numeric_limits<int>::max();
-    const int64_t room = device().shared_limit() - static_cast<int64_t>(sizeof(kda::PrepShared)) - table;
-    const int warps = static_cast<int>(
-        std::min<int64_t>(kda::kPrepWarps<kBounded>, room / static_cast<int64_t>(sizeof(kda::PrepBlock))));
-    const int all = device().sm_count(), free = all - serial;
-    const auto turns = [&](int run) { return int64_t{(chunks + run * warps - 1) / (run * warps)} * heads; };
-    if (free > 0) {
-      const int64_t before = turns(1) - int64_t{free} * in_span / warps;
-      if (before > 0) return {all, warps, {1, static_cast<int>(before), serial}};
-      return {free > heads ? free - free % heads : free, warps, {1, kAll, 0}};  // a block stays with a head
-    }
-    // Short runs load more, long ones leave multiprocessors without work at the end.
-    int best = 1;
+  // For about so many chunks, of spans with `in_span` on the average. Where the `serial` blocks of the kernel that
+  // follows leave multiprocessors free, these go on beside it. Long runs load less, but in short ones what the serial
+  // kernel needs first comes first, and multiprocessors finish together. Times are in chunks of the serial kernel.
+  PrepShape prep_shape(int chunks, int in_span, int heads, int serial) const {
+    const int64_t all = device().sm_count(), free = all - serial;
+    PrepShape best{};
     double least = 0;
-    for (int run = 1; run <= 8; ++run) {
-      const double time = static_cast<double>((turns(run) + all - 1) / all) * (run + 0.1);
-      if (run == 1 || time < least) best = run, least = time;
+    for (int run = 1; run <= 16; ++run) {
+      const double turn = 17 * (run + 0.15);
+      const int group_chunks = run * kda::kGroupWarps;
+      const int64_t turns = int64_t{(chunks + group_chunks - 1) / group_chunks} * heads;
+      const int64_t most = (turns + all * kda::kGroups - 1) / (all * kda::kGroups);
+      for (int64_t rounds = free > 0 ? 0 : most; rounds <= most; ++rounds) {
+        const int64_t together = rounds * all * kda::kGroups, rest = std::max<int64_t>(0, turns - together);
+        const int64_t alone = free > 0 ? (rest + free * kda::kGroups - 1) / (free * kda::kGroups) : 0;
+        const double time = static_cast<double>(std::max<int64_t>(rounds, 1)) * turn +
+                            std::max<double>(in_span, static_cast<double>(alone - (rounds == 0)) * turn);
+        if (best.blocks > 0 && time >= least) continue;
+        least = time;
+        best = {
+            static_cast<int>(rounds > 0 ? all : free),
+            {run, rounds > 0 ? static_cast<int>(together) : std::numeric_limits<int>::max(), rounds > 0 ? serial : 0}};
+      }
     }
-    return {all, warps, {best, kAll, 0}};
+    return best;
   }
 
   // The second launch overlaps the first.
@@ -139,15 +141,15 @@ class KdaLayer final : public CudaOp {
     const int serial = static_cast<int>(std::min<int64_t>(int64_t{bounds.spans} * heads, device().sm_count()));
     const int expected =
         std::min(chunks, std::max(1, bounds.rows / kda::kChunk));  // bounds.rows bounds more than it has
-    const PrepShape prep = prep_shape(expected, expected / bounds.spans, heads, serial, table);
+    const PrepShape prep = prep_shape(expected, expected / bounds.spans, heads, serial);
     std::byte* const workspace = device().workspace();
     float4* const carry = reinterpret_cast<float4*>(workspace + capacity_ * kda::kBlockBytes);
     const int64_t carry_size = layer_.heads * kStateBytes / static_cast<int64_t>(sizeof(float4));
     const kda::Blocks blocks{workspace, flags_, first_head, heads, chunks};
     launch(device(),
            {.grid = prep.blocks,
-            .block = prep.warps * 32,
-            .shared_bytes = static_cast<int64_t>(sizeof(kda::PrepShared) + prep.warps * sizeof(kda::PrepBlock)) + table,
+            .block = kda::kPrepThreads,
+            .shared_bytes = static_cast<int64_t>(sizeof(kda::PrepGroup)) * kda::kGroups + table,
             .overlap = true},
            &kda::prep<kBounded>, device().step(), layer_, range, prep.deal, blocks);
     launch(device(),

@@ -8,14 +8,12 @@
 
 namespace weir::kda {
 
-// A block fills a multiprocessor, so that others stay free for the serial kernel.
-template <bool kBounded>
-constexpr int kPrepWarps = kBounded ? 16 : 12;
-// What a block's warps share, and behind it each one's block.
-struct PrepShared {
+// A block fills a multiprocessor, so that others stay free for the serial kernel. Its warps work in groups, each on a
+// head of its own.
+constexpr int kGroupWarps = 4, kGroups = 3, kPrepThreads = kGroups * kGroupWarps * 32;
+struct PrepGroup {
   HeadWeights weights;
-
-  __device__ PrepBlock* blocks() { return reinterpret_cast<PrepBlock*>(this + 1); }
+  PrepBlock blocks[kGroupWarps];  // of warps
 };
 
 // Sends a chunk's block off, and says so when it has arrived.
@@ -68,54 +66,57 @@ __device__ __forceinline__ void prep_chunk(const PrepChunk& chunk, PrepStreams& 
   keys.store();
 }
 
-// A turn of a block: for each of its warps a run of chunks of a head. Neighbours among turns have heads that are, and
+// A turn of a group: for each of its warps a run of chunks of a head. Neighbours among turns have heads that are, and
 // the same rows. Blocks take the first turns all together; then as many as `leaving` end, so that the serial kernel
 // finds room, and the others do the rest.
 struct PrepDeal {
   int run, together, leaving;
 
-  __device__ int first() const {
-    const int block = static_cast<int>(blockIdx.x);
-    return block < together ? block : first_alone();
+  __device__ int first(int group) const {
+    const int own = static_cast<int>(blockIdx.x) * kGroups + group;
+    return own < together ? own : first_alone(group);
   }
-  __device__ int next(int turn) const {
-    if (turn >= together) return turn + static_cast<int>(gridDim.x) - leaving;
-    turn += static_cast<int>(gridDim.x);
-    return turn < together ? turn : first_alone();
+  __device__ int next(int turn, int group) const {
+    const int groups = static_cast<int>(gridDim.x) * kGroups;
+    if (turn >= together) return turn + groups - leaving * kGroups;
+    turn += groups;
+    return turn < together ? turn : first_alone(group);
   }
 
  private:
-  __device__ int first_alone() const {
+  __device__ int first_alone(int group) const {
     const int block = static_cast<int>(blockIdx.x) - leaving;
-    return block < 0 ? std::numeric_limits<int>::max() : together + block;
+    return block < 0 ? std::numeric_limits<int>::max() : together + block * kGroups + group;
   }
 };
 
 template <bool kBounded>
-__global__ void __launch_bounds__(kPrepWarps<kBounded> * 32, 1)
+__global__ void __launch_bounds__(kPrepThreads, 1)
     prep(const StepView* step, Layer layer, ChunkRange range, PrepDeal deal, Blocks blocks) {
-  WEIR_DYNAMIC_SHARED(PrepShared, memory);
-  PrepShared& shared = *memory;
-  const int warps = static_cast<int>(blockDim.x) / 32, warp = static_cast<int>(threadIdx.x) / 32,
-            lane = static_cast<int>(threadIdx.x) % 32;
-  const LongSpans spans(*step, shared.blocks()[warps].data);
+  WEIR_DYNAMIC_SHARED(PrepGroup, groups);
+  constexpr int kGroupThreads = kGroupWarps * 32;
+  const int group = static_cast<int>(threadIdx.x) / kGroupThreads,
+            thread = static_cast<int>(threadIdx.x) % kGroupThreads, warp = thread / 32, lane = thread % 32;
+  const LongSpans spans(*step, reinterpret_cast<std::byte*>(groups + kGroups));
   ptx::wait_for_previous();
   ptx::let_next_start();  // not before: the serial kernel waits for blocks alone
-  PrepBlock& block = shared.blocks()[warp];
+  HeadWeights& weights = groups[group].weights;
+  PrepBlock& block = groups[group].blocks[warp];
   BlockSender sender;
   const int end = min(range.end, spans.chunks()), runs = (end - range.first + deal.run - 1) / deal.run;
-  const int turns = (runs + warps - 1) / warps * blocks.heads;
+  const int turns = (runs + kGroupWarps - 1) / kGroupWarps * blocks.heads;
   int loaded = -1;  // the head whose weights are
-  for (int turn = deal.first(); turn < turns; turn = deal.next(turn)) {
+  for (int turn = deal.first(group); turn < turns; turn = deal.next(turn, group)) {
     const int head = blocks.first_head + turn % blocks.heads;
     if (head != loaded) {
-      __syncthreads();
-      shared.weights.load(layer, head);
-      __syncthreads();
+      ptx::named_barrier_sync(1 + group, kGroupThreads);
+      weights.load(layer, head, thread, kGroupThreads);
+      ptx::named_barrier_sync(1 + group, kGroupThreads);
       loaded = head;
     }
-    const int first = range.first + (turn / blocks.heads * warps + warp) * deal.run, last = min(first + deal.run, end);
-    PrepStreams streams(layer, shared.weights, head);
+    const int first = range.first + (turn / blocks.heads * kGroupWarps + warp) * deal.run,
+              last = min(first + deal.run, end);
+    PrepStreams streams(layer, weights, head);
     bool goes_on = false;
     int64_t wanted = 0;  // where the next anchor is written
     for (int number = first; number < last; ++number) {

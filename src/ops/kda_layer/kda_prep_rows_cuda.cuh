@@ -64,14 +64,13 @@ struct Earlier {
   }
 };
 
-// What all warps of a block, which work on one head, need of it: lane l has the channels 4 l to 4 l + 3.
+// What a group of warps, which work on one head, need of it: lane l has the channels 4 l to 4 l + 3.
 struct HeadWeights {
   float4 taps[2][4][32];  // of the convolutions of q and k: [channel % 4][lane]
   float4 bias[32];
 
-  // By all threads, between barriers.
-  __device__ void load(const Layer& layer, int head) {
-    const int thread = static_cast<int>(threadIdx.x), threads = static_cast<int>(blockDim.x);
+  // By all of `threads`, between their barriers.
+  __device__ void load(const Layer& layer, int head, int thread, int threads) {
     for (int which = 0; which < 2; ++which) {
       const float* conv = which == kQ ? layer.conv[kQ] : layer.conv[kK];
       for (int channel = thread; channel < kDim; channel += threads) {

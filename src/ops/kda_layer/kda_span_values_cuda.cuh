@@ -19,9 +19,11 @@ class ValueRows {
         inputs_(inputs),
         warp_(warp),
         lane_(lane),
-        stride_(part.head.layer.inputs[kV].stride) {
+        stride_(static_cast<int>(part.head.layer.inputs[kV].stride)) {
     const Head& head = part.head;
-    rows_ = head.layer.inputs[kV].data + (head.span.first_row - part.old_rows) * stride_ + head.head * kDim;
+    next_ = head.layer.inputs[kV].data +
+            (head.span.first_row - part.old_rows + first_row(part.first) + lane / 16) * int64_t{stride_} +
+            head.head * kDim + lane % 16 * 8;
     const float4* taps = reinterpret_cast<const float4*>(head.layer.conv[kV]) + head.head * kDim + 4 * lane;
 #pragma unroll
     for (int i = 0; i < 4; ++i) taps_[i] = taps[i];
@@ -58,30 +60,41 @@ class ValueRows {
   }
 
  private:
-  // Starts the copies of chunk i's inputs: half a warp for a row. Rows before the span come from the journal or the
-  // anchor's window, those beyond its end or before the sequence are 0.
+  // Of those that chunk i reads, counted from chunk 0's first.
+  __device__ int first_row(int i) const { return i * kChunk + 4 * warp_ - kHistory; }
+  // Starts the copies of chunk i's inputs, half a warp for a row; chunks in order.
   __device__ void request(int i) {
-    const int half = lane_ / 16, piece = lane_ % 16 * 8;
-    const int first = i * kChunk + 4 * warp_ - kHistory;  // counted from chunk 0's first row
+    const int half = lane_ / 16, first = first_row(i);
     const uint32_t to = ptx::shared_address(&inputs_[i % kInputsAhead][half][lane_ % 16 * 2]);
-    const bool inside = first >= part_.old_rows && first + kInputRows <= part_.end_row;
+    if (first >= part_.old_rows && first + kInputRows <= part_.end_row) {
 #pragma unroll
-    for (int r = 0; r < kInputRows; r += 2) {
-      if (r + half >= kInputRows) break;
-      const int row = first + r + half;
-      const uint16_t* from = rows_ + row * stride_;
-      bool live = true;
-      if (!inside) {
-        live = part_.live(row);
-        if (row < part_.old_rows) {
-          from = part_.head.stored_input(kV, part_.head.span.anchor_position + row);
-          live = from != nullptr;
-        }
-        if (!live) from = rows_;
+      for (int r = 0; r < kInputRows; r += 2) {
+        if (r + half < kInputRows) ptx::copy_async16(to + r * kRowBytes, next_ + r * stride_);
       }
-      ptx::copy_async16(to + r * kRowBytes, from + piece, live);
+    } else {
+      request_edge(to, first + half);
     }
+    next_ += kChunk * stride_;
     ptx::commit_copies();
+  }
+  // Rows before the span come from the journal or the anchor's window, those beyond its end or before the sequence are
+  // 0.
+  __device__ void request_edge(uint32_t to, int row) const {
+    const uint16_t* from = next_;
+#pragma unroll 1
+    for (int r = lane_ / 16; r < kInputRows; r += 2) {
+      const uint16_t* x = from;
+      bool live = part_.live(row);
+      if (row < part_.old_rows) {
+        x = part_.head.stored_input(kV, part_.head.span.anchor_position + row);
+        live = x != nullptr;
+        if (live) x += lane_ % 16 * 8;
+      }
+      ptx::copy_async16(to, live ? x : part_.head.layer.inputs[kV].data, live);
+      from += 2 * stride_;
+      row += 2;
+      to += 2 * kRowBytes;
+    }
   }
   // The inputs of the chunk's own rows, in the journal.
   __device__ void keep(const uint2* x, int i) const {
@@ -97,8 +110,8 @@ class ValueRows {
   AnchorWrites writes_;
   ValueInputs& inputs_;
   int warp_, lane_;
-  const uint16_t* rows_;
-  int64_t stride_;
+  int stride_;
+  const uint16_t* next_;  // this lane's part of the first row of the next chunk to ask for
   float4 taps_[4];
   const PageId* pages_;
   PageId page_;  // of the next chunk

@@ -158,6 +158,10 @@ std::unique_ptr<BoundOp> bind(Device& device, std::string name, const MlaProject
     fail(name, ": expected positive dimensions, found heads ", args.heads, ", nope ", args.nope, ", extra ", args.extra,
          ", value ", args.value, ", latent ", args.latent);
   }
+  const bool bf16 = args.x_type == RowType::kBf16 || args.y_type == RowType::kBf16;
+  if (bf16 && (!device.is_cuda() || args.activations != Activations::kAuto)) {
+    fail(name, ": BF16 rows are multiplied on a GPU with --activations auto, expected FP32 rows");
+  }
   if (args.kv_b.empty()) {
     check_part(name, "k_b", args.k_b, args.heads * args.latent, args.nope, readers);
     check_part(name, "v_b", args.v_b, args.heads * args.value, args.latent, readers);

@@ -18,7 +18,7 @@
 // On CUDA, FP32 activations: the operations above, so the same bits. Otherwise weights and x are rounded to BF16 and
 // multiplied with FP32 sums, inner dimension ascending in steps of m16n8k16, from zero. Weights that BF16 does not hold
 // (all but BF16 itself) come as two numbers, hi = BF16(w) and lo = BF16(w - hi); each step multiplies by hi, then by
-// lo.
+// lo. Rows of x and y may be BF16: y is then rounded, the extra dims too.
 #pragma once
 
 #include <memory>
@@ -40,10 +40,12 @@ struct MlaProjectArgs {
   int64_t extra = 0;
   int64_t value = 0;
   int64_t latent = 0;
-  const float* x = nullptr;  // absorb: q; expand: o_lat
+  const float* x = nullptr;  // absorb: q; expand: o_lat. Where x_type is kBf16, the address of such elements
   int64_t x_stride = 0;
-  float* y = nullptr;  // absorb: q'; expand: o
+  float* y = nullptr;  // absorb: q'; expand: o. Likewise
   int64_t y_stride = 0;
+  RowType x_type = RowType::kF32;  // kBf16: on a GPU with Activations::kAuto
+  RowType y_type = RowType::kF32;  // likewise
   Activations activations = Activations::kF32;  // on CUDA
 };
 

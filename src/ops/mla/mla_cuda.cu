@@ -16,8 +16,8 @@ __device__ void copy_extra(const HeadProduct& p, const float* x, float* y) {
 __global__ void transposed_kernel(const StepView* step, HeadProduct p) {
   const int64_t row = blockIdx.x, head = blockIdx.y, o = blockIdx.z * kThreads + threadIdx.x;
   if (row >= step->rows) return;
-  const float* x = p.x + row * p.x_stride + head * (p.inner + p.extra);
-  float* y = p.y + row * p.y_stride + head * (p.outputs + p.extra);
+  const float* x = static_cast<const float*>(p.x) + row * p.x_stride + head * (p.inner + p.extra);
+  float* y = static_cast<float*>(p.y) + row * p.y_stride + head * (p.outputs + p.extra);
   copy_extra(p, x, y);
   if (o >= p.outputs) return;
   float sum = 0;
@@ -31,8 +31,8 @@ __global__ void transposed_kernel(const StepView* step, HeadProduct p) {
 __global__ void rows_kernel(const StepView* step, HeadProduct p) {
   const int64_t row = blockIdx.x, head = blockIdx.y;
   if (row >= step->rows) return;
-  const float* x = p.x + row * p.x_stride + head * (p.inner + p.extra);
-  float* y = p.y + row * p.y_stride + head * (p.outputs + p.extra);
+  const float* x = static_cast<const float*>(p.x) + row * p.x_stride + head * (p.inner + p.extra);
+  float* y = static_cast<float*>(p.y) + row * p.y_stride + head * (p.outputs + p.extra);
   copy_extra(p, x, y);
   for (int64_t i = threadIdx.x / 16; i < kThreads; i += kThreads / 16) {
     const int64_t o = blockIdx.z * kThreads + i;
@@ -85,7 +85,9 @@ std::unique_ptr<BoundOp> bind_mla_absorb_cuda(CudaDevice& device, std::string na
                .x = args.x,
                .x_stride = args.x_stride,
                .y = args.y,
-               .y_stride = args.y_stride},
+               .y_stride = args.y_stride,
+               .x_type = args.x_type,
+               .y_type = args.y_type},
               args.activations);
 }
 
@@ -102,7 +104,9 @@ std::unique_ptr<BoundOp> bind_mla_expand_cuda(CudaDevice& device, std::string na
                .x = args.x,
                .x_stride = args.x_stride,
                .y = args.y,
-               .y_stride = args.y_stride},
+               .y_stride = args.y_stride,
+               .x_type = args.x_type,
+               .y_type = args.y_type},
               args.activations);
 }
 

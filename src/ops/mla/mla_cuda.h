@@ -18,10 +18,12 @@ struct HeadProduct {
   int64_t outputs = 0;
   int64_t inner = 0;
   int64_t extra = 0;  // elements of x behind `inner`, copied behind the outputs
-  const float* x = nullptr;
+  const void* x = nullptr;  // elements of x_type
   int64_t x_stride = 0;
-  float* y = nullptr;
+  void* y = nullptr;  // elements of y_type
   int64_t y_stride = 0;
+  RowType x_type = RowType::kF32;  // kBf16: on tensor cores
+  RowType y_type = RowType::kF32;  // likewise
 
   Cost cost(int32_t rows) const {
     const int64_t elements = heads * outputs * inner;

@@ -118,6 +118,29 @@ class MlaOnCuda : public testing::CudaCaseWith<Shape> {
     return out;
   }
 
+  // All rows, as BF16 on both sides; `beyond` elements lie between the rows of y.
+  std::vector<uint16_t> bf16_on_gpu(bool absorb, int64_t beyond) {
+    std::vector<uint16_t> rounded;
+    for (int64_t i = 0; i < kRows * x_size(absorb); ++i) rounded.push_back(f32_to_bf16(x(absorb)[i]));
+    const DeviceBuffer<uint16_t> x_there(device(), rounded);
+    const std::vector<uint16_t> before(static_cast<size_t>(kRows * (y_size(absorb) + beyond)), 77);
+    const DeviceBuffer<uint16_t> y_there(device(), before);
+    args_.x = reinterpret_cast<const float*>(x_there.data()), args_.x_stride = x_size(absorb);
+    args_.y = reinterpret_cast<float*>(y_there.data()), args_.y_stride = y_size(absorb) + beyond;
+    args_.x_type = args_.y_type = RowType::kBf16;
+    args_.activations = Activations::kAuto;
+    bind(device(), absorb)->run(pages_.step({{0, 0, kRows}}));
+    args_.x_type = args_.y_type = RowType::kF32;
+    const std::vector<uint16_t> y = y_there.values();
+    std::vector<uint16_t> out;
+    for (int64_t r = 0; r < kRows; ++r) {
+      const auto row = y.begin() + r * args_.y_stride;
+      out.insert(out.end(), row, row + y_size(absorb));
+      EXPECT_TRUE(std::all_of(row + y_size(absorb), row + args_.y_stride, [](uint16_t u) { return u == 77; }));
+    }
+    return out;
+  }
+
   float weight(bool absorb, int64_t head, int64_t o, int64_t i) const {
     if (args_.kv_b.empty()) return absorb ? k_b_->at(head * args_.latent + o, i) : v_b_->at(head * args_.value + o, i);
     const int64_t first = head * (args_.nope + args_.value);
@@ -173,6 +196,14 @@ TEST_P(MlaOnCuda, ARowIsAloneWhatItIsAmongOthers) {
       const std::vector<float> some = on_gpu(absorb, Activations::kAuto, first, rows, 2);
       EXPECT_EQ(std::memcmp(some.data(), all.data() + first * size, some.size() * 4), 0) << first;
     }
+  }
+}
+
+TEST_P(MlaOnCuda, RowsOfBf16AreTheRoundedOnes) {
+  for (bool absorb : {true, false}) {
+    std::vector<uint16_t> expected;
+    for (float f : on_gpu(absorb, Activations::kAuto, 0, kRows)) expected.push_back(f32_to_bf16(f));
+    for (int64_t beyond : {8, 1}) EXPECT_EQ(bf16_on_gpu(absorb, beyond), expected) << absorb << " " << beyond;
   }
 }
 

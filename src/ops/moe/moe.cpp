@@ -9,6 +9,7 @@
 #include "ops/linear/linear_tiles.h"
 #include "ops/moe/moe_kernel.h"
 #include "ops/moe/moe_plan.h"
+#include "ops/op_sequence.h"
 #include "ops/row_tiles.h"
 
 namespace weir {
@@ -344,6 +345,10 @@ void check(const Device& device, const std::string& name, const MoeArgs& args, K
   if (args.x == nullptr || args.ids == nullptr || args.weights == nullptr || args.y == nullptr) {
     fail(name, ": MoE without input, routing or output");
   }
+  if (args.follows && (args.follows->add.u != args.y || args.follows->add.u_stride != args.y_stride ||
+                       args.follows->add.size != args.out || args.follows->add.rows != RowSet::kAll)) {
+    fail(name, ": expected the sum that follows to be of the mixture's output");
+  }
   if (args.x_stride < args.in || args.y_stride < args.out) {
     fail(name, ": MoE of rows of ", args.in, " to ", args.out, " elements, but strides are ", args.x_stride, " and ",
          args.y_stride);
@@ -383,7 +388,11 @@ bool moe_takes_bf16(const Device& device, const std::vector<ExpertWeights>& expe
 std::unique_ptr<BoundOp> bind_moe(Device& device, std::string name, MoeArgs args) {
   check(device, name, args, kernel_set(device));
   if (device.is_cuda()) return bind_moe_cuda(device.cuda(), std::move(name), std::move(args));
-  return std::make_unique<MoeOp>(device.cpu(), std::move(name), std::move(args));
+  if (!args.follows) return std::make_unique<MoeOp>(device.cpu(), std::move(name), std::move(args));
+  std::vector<std::unique_ptr<BoundOp>> ops(2);
+  ops[1] = bind_add_norm(device, name, args.follows->add, args.follows->norm);
+  ops[0] = std::make_unique<MoeOp>(device.cpu(), name, std::move(args));
+  return std::make_unique<OpSequence>(std::move(name), std::move(ops));
 }
 
 }  // namespace weir

@@ -22,6 +22,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -32,6 +33,7 @@
 #include "ops/activation/activation.h"
 #include "ops/bound_op.h"
 #include "ops/linear/row_codes.h"
+#include "ops/norm/add_norm.h"
 
 namespace weir {
 
@@ -79,6 +81,8 @@ struct MoeArgs {
   int64_t addend_stride = 0;
   float* y = nullptr;
   int64_t y_stride = 0;
+  // add_norm.h of y, which is add.u; then y itself may be left unwritten. With few rows in one launch on a GPU.
+  std::optional<SumNorm> follows;
   int32_t max_rows = 0;                     // the most rows of a step; sizes the buffers
   std::shared_ptr<MoeWorkspace> workspace;  // none: the op's own
   Activations activations = Activations::kF32;

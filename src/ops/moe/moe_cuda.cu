@@ -43,6 +43,9 @@ class MoeCuda : public CudaOp {
     args_.gate_bias = device.upload(args.gate_bias, count * args.inter);
     args_.up_bias = device.upload(args.up_bias, count * args.inter);
     args_.down_bias = device.upload(args.down_bias, count * args.out);
+    if (!args.follows) return;
+    follows_ = bind_add_norm(device, this->name(), args.follows->add, args.follows->norm);
+    if (sum_norm_fits(args)) norm_weight_ = device.upload(args.follows->norm.weight, args.follows->norm.size);
   }
 
   // Every expert is assumed to be as likely as any other.
@@ -54,11 +57,22 @@ class MoeCuda : public CudaOp {
   }
 
  protected:
+  // From the pairs' outputs to the op's.
+  void finish(const StepBounds& bounds, const float* z) {
+    if (norm_weight_ != nullptr && bounds.rows <= kMostSumNormRows) {
+      return sum_norm_pairs(device(), bounds.rows, args_, norm_weight_, z);
+    }
+    sum_pairs(device(), bounds.rows, args_, z);
+    if (follows_ != nullptr) static_cast<CudaOp&>(*follows_).enqueue(bounds);
+  }
+
   MoeArgs args_;
   int64_t count_ = 0;  // experts
 
  private:
   int64_t bytes_ = 0;
+  std::unique_ptr<BoundOp> follows_;
+  const float* norm_weight_ = nullptr;  // where one launch does it all
 };
 
 class MoePlain final : public MoeCuda {
@@ -78,7 +92,7 @@ class MoePlain final : public MoeCuda {
     if (bounds.rows == 0) return;
     const Buffers b = buffers(device().workspace(), bounds.rows);
     multiply_plain(device(), bounds.rows, args_, experts_, b.h, b.z);
-    sum_pairs(device(), bounds.rows, args_, b.z);
+    finish(bounds, b.z);
   }
 
  private:
@@ -121,7 +135,7 @@ class MoeTiles final : public MoeCuda {
     step.plan();
     step.gate_up();
     step.down();
-    step.sum();
+    finish(bounds, buffers.z);
   }
 
  private:

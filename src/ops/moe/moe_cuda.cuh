@@ -176,6 +176,10 @@ struct ExpertProduct {
   bool planned_before = false;
   PairRows x;
   ExpertOut out;
+  // Weights of the same experts that are on their way to the L2 cache meanwhile, since the next product multiplies
+  // them: [experts] of so many bytes; none: null.
+  const std::byte* ahead = nullptr;
+  int64_t ahead_bytes = 0;
 };
 
 // --- the launches
@@ -200,6 +204,7 @@ struct PlanArgs {
   int64_t in = 0;
   uint16_t* rounded = nullptr;  // [rows, width]
   int64_t width = 0;
+  bool routed_before = false;  // MoeArgs
 };
 void plan_pairs(CudaDevice& device, int32_t rows, const PlanArgs& args, const PairPlan& plan);
 // Before the first plan of so many experts. Error when it does not fit into shared memory.
@@ -216,6 +221,12 @@ void multiply_few_pairs(CudaDevice& device, const StepShape& shape, const Expert
 void multiply_many_pairs(CudaDevice& device, const ExpertProduct& product);
 // y = sum over a row's pairs of weights * z.
 void sum_pairs(CudaDevice& device, int32_t rows, const MoeArgs& args, const float* z);
+
+// The same with what follows (MoeArgs), where sum_norm_fits and rows are few: the same bits as one after the other.
+bool sum_norm_fits(const MoeArgs& args);
+inline constexpr int32_t kMostSumNormRows = 96;
+// norm_weight: on the device.
+void sum_norm_pairs(CudaDevice& device, int32_t rows, const MoeArgs& args, const float* norm_weight, const float* z);
 
 // FP32 products of any matrices (moe.h, "On CUDA", f32). experts: on the device.
 void multiply_plain(CudaDevice& device, int32_t rows, const MoeArgs& args, const ExpertWeights* experts, float* h,

@@ -103,6 +103,7 @@ class ModelBench {
     while (static_cast<int>(sets_.size()) < sets) {
       const int64_t pairs = kMostTokens * m_.top_k;
       MoeArgs args{.in = m_.in, .inter = m_.inter, .out = m_.out, .top_k = m_.top_k, .act = m_.act};
+      args.routed_before = true;  // as in models, where a shared expert comes between
       args.x = x_;
       args.x_stride = m_.in;
       args.ids = device_.allocate_array<int32_t>(pairs);

@@ -1,4 +1,6 @@
 #include <cmath>
+#include <deque>
+#include <random>
 
 #include "base/error.h"
 #include "ops/cuda_op.h"
@@ -19,6 +21,8 @@ class MoeCuda : public testing::CudaCase {
     problems_.push_back(std::make_unique<Problem>(shape, formats, act, seed));
     return *problems_.back();
   }
+
+  std::deque<std::vector<float>> weights_;  // of norms, likewise
 
  private:
   std::vector<std::unique_ptr<Problem>> problems_;
@@ -331,6 +335,72 @@ TEST_F(MoeCuda, MixesOfFormatsGiveTheBitsOfFp32Products) {
   const std::vector<float> expected = OnDevice(device(), p).run(3);
   p.args.activations = Activations::kAuto;
   EXPECT_TRUE(same_floats(expected, OnDevice(device(), p).run(3)));
+}
+
+// In one launch, and with many rows or other sizes in two.
+TEST_F(MoeCuda, WhatFollowsHasTheBitsOfOneAfterTheOther) {
+  struct Case {
+    int64_t rows, out;
+    float beta;
+    bool addend;
+    Activations activations;
+  };
+  for (const Case& c : {Case{1, 516, 1, false, Activations::kAuto}, Case{5, 2304, 0.7f, true, Activations::kAuto},
+                        Case{3, 1024, 1, true, Activations::kF32}, Case{100, 516, 1, true, Activations::kAuto},
+                        Case{2, 96, 1, true, Activations::kAuto}}) {
+    Problem& p = problem({4, 64, 64, c.out, 3, c.rows}, {WeightFormat::kBf16}, kSwiGlu, 17);
+    p.args.activations = c.activations;
+    std::mt19937 random(3);
+    std::normal_distribution<float> value;
+    const auto some = [&](int64_t n) {
+      std::vector<float> values(static_cast<size_t>(n));
+      for (float& v : values) v = value(random);
+      return values;
+    };
+    const std::vector<float> stream_values = some(c.rows * c.out);
+    const std::vector<float>& weight = weights_.emplace_back(some(c.out));
+    DeviceBuffer<float> x(device(), p.x), weights(device(), p.weights), addend(device(), some(c.rows * c.out));
+    DeviceBuffer<float> y(device(), c.rows * c.out), stream(device(), stream_values);
+    DeviceBuffer<int32_t> ids(device(), p.ids);
+    DeviceBuffer<uint16_t> normed(device(), (c.rows + 1) * c.out);
+    MoeArgs args = p.args;
+    args.x = x.data();
+    args.weights = weights.data();
+    args.ids = ids.data();
+    args.addend = c.addend ? addend.data() : nullptr;
+    args.addend_stride = c.out;
+    args.y = y.data();
+    args.y_stride = c.out;
+    const SumNorm follows{.add = {.kind = c.beta == 1 ? ElementwiseKind::kAdd : ElementwiseKind::kAddScaled,
+                                  .beta = c.beta,
+                                  .size = c.out,
+                                  .g = stream.data(),
+                                  .g_stride = c.out,
+                                  .u = y.data(),
+                                  .u_stride = c.out,
+                                  .y = stream.data(),
+                                  .y_stride = c.out},
+                          .norm = {.size = c.out,
+                                   .eps = 1e-5f,
+                                   .weight = weight.data(),
+                                   .x = stream.data(),
+                                   .x_stride = c.out,
+                                   .y = normed.data(),
+                                   .y_stride = c.out,
+                                   .y_type = RowType::kBf16}};
+    StepView step;
+    step.rows = static_cast<int32_t>(c.rows);
+    bind_moe(device(), "moe", args)->run(step);
+    bind_add_norm(device(), "both", follows.add, follows.norm)->run(step);
+    const std::vector<float> sum = stream.values();
+    const std::vector<uint16_t> expected = normed.values();
+    stream.set(stream_values);
+    normed.poison();
+    args.follows = follows;
+    bind_moe(device(), "moe", args)->run(step);
+    EXPECT_TRUE(same_floats(sum, stream.values())) << c.rows << " rows of " << c.out;
+    EXPECT_EQ(expected, normed.values()) << c.rows << " rows of " << c.out;
+  }
 }
 
 // Few pairs, a plan of its own, and many rows an expert.

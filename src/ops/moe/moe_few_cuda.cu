@@ -67,12 +67,17 @@ void multiply_few_pairs(CudaDevice& device, const StepShape& shape, const Expert
                      int64_t{shape.pairs} * product.experts.strips < kStripsForParts * warps;
   const int32_t parts = split ? segments : 1;
   const FewShape fit = few_shape(device, few, product.experts.width(), parts, shape.wanted_tile_rows);
+  const int32_t blocks = fit.blocks * device.sm_count();
   cuda::launch(device,
-               {.grid = int64_t{fit.blocks} * device.sm_count(),
-                .block = (few.warps + 1) * 32,
-                .shared_bytes = fit.shared_bytes,
-                .overlap = true},
-               few.kernel, product, FewLaunch{.row_slots = fit.row_slots, .parts = parts}, device.step());
+               {.grid = blocks, .block = (few.warps + 1) * 32, .shared_bytes = fit.shared_bytes, .overlap = true},
+               few.kernel, product,
+               FewLaunch{.row_slots = fit.row_slots,
+                         .strips = Divisor(product.experts.strips),
+                         .blocks = Divisor(blocks),
+                         .parts = Divisor(parts),
+                         .part_segments = segments / parts,
+                         .ahead_part = static_cast<int32_t>((product.ahead_bytes / blocks + 16) / 16 * 16)},
+               device.step());
 }
 
 }  // namespace weir

@@ -71,7 +71,7 @@ __device__ inline bool add_parts(Sums<1>& sums, float4* left, int turn, const St
   float4* mine = left + (warp * 2 + turn) * 32 + lane;
   float(&v)[4] = sums.value[0];
   if (range.part > 0) *mine = {v[0], v[1], v[2], v[3]};
-  cuda::ptx::named_barrier_sync(1 + warp / range.parts, range.parts * 32);
+  cuda::ptx::named_barrier_sync(1 + range.group, range.parts * 32);
   if (range.part > 0) return false;
   for (int p = 1; p < range.parts; ++p) {
     const float4 other = mine[p * 64];
@@ -81,20 +81,19 @@ __device__ inline bool add_parts(Sums<1>& sums, float4* left, int turn, const St
 }
 
 template <class Operand, int kMostColumns>
-__device__ inline void multiply_strips(const ExpertProduct& args, const PairPlan& plan, const StripRange& range,
-                                       std::byte* ring_memory, const RowStore& store, float4* left) {
-  StripRing<Operand> ring(ring_memory, args, plan.tiles, range);
+__device__ inline void multiply_strips(const ExpertProduct& args, int32_t segments, const PairPlan& plan,
+                                       const StripRange& range, std::byte* ring_memory, const RowStore& store,
+                                       float4* left) {
+  StripRing<Operand> ring(ring_memory, args, segments, plan.tiles, range);
   if (args.planned_before) cuda::ptx::wait_for_previous();
   bring_first_rows(args, plan, range, store);
-  const int first_tile = range.first / range.strips, end_tile = (range.end - 1) / range.strips + 1;
-  const int segments = args.experts.segments / range.parts;
   const int first_byte = range.part * segments * args.experts.segment_tiles * 128;
   StripCursor at(range);
   int slot = 0, turn = 0;
-  for (int t = first_tile; t < end_tile; ++t) {
+  for (int t = range.first_tile; t < range.end_tile; ++t) {
     const PairTile tile = plan.tiles[t];
-    const int place = (t - first_tile) % kTilesAhead;
-    cuda::ptx::mbarrier_wait(store.full + place, RowStore::parity(t - first_tile));
+    const int place = (t - range.first_tile) % kTilesAhead;
+    cuda::ptx::mbarrier_wait(store.full + place, RowStore::parity(t - range.first_tile));
     const auto multiply = [&]<int kColumns>(std::integral_constant<int, kColumns>) {
       const RowFragments<kColumns> x(store, slot, tile.rows, first_byte);
       for (; at.item < range.end && at.tile == t; at.advance(range), turn ^= 1) {
@@ -120,6 +119,16 @@ __device__ inline void multiply_strips(const ExpertProduct& args, const PairPlan
   }
 }
 
+// By a warp: the block's part of what lies ahead.
+__device__ inline void fetch_ahead(const ExpertProduct& args, const FewLaunch& launch, const PairPlan& plan) {
+  if (args.ahead == nullptr) return;
+  const int64_t first = static_cast<int64_t>(blockIdx.x) * launch.ahead_part, left = args.ahead_bytes - first;
+  const int bytes = static_cast<int>(left < launch.ahead_part ? left : launch.ahead_part);
+  for (int t = lane_index(); t < *plan.tile_count && bytes > 0; t += 32) {
+    cuda::ptx::bulk_prefetch(args.ahead + plan.tiles[t].expert * args.ahead_bytes + first, bytes);
+  }
+}
+
 template <class Operand, int kMostColumns>
 __global__ void __launch_bounds__((kFewWarps<kMostColumns> + 1) * 32, kFewBlocks<kMostColumns>)
     multiply_few(const __grid_constant__ ExpertProduct args, const __grid_constant__ FewLaunch launch,
@@ -130,7 +139,7 @@ __global__ void __launch_bounds__((kFewWarps<kMostColumns> + 1) * 32, kFewBlocks
   __shared__ SmallPlan small;
   const int warp = static_cast<int>(threadIdx.x) / 32;
   std::byte* left = shared + kWarps * kFewRingBytes<Operand>;
-  const RowStore store{left + (launch.parts > 1 ? kWarps * kPartBytes : 0), barriers, barriers + kTilesAhead,
+  const RowStore store{left + (launch.parts.by > 1 ? kWarps * kPartBytes : 0), barriers, barriers + kTilesAhead,
                        launch.row_slots, row_stride(args.experts.width())};
   if (threadIdx.x == 0) store.init(kWarps);
   if (!args.planned_before) cuda::ptx::wait_for_previous();
@@ -142,15 +151,17 @@ __global__ void __launch_bounds__((kFewWarps<kMostColumns> + 1) * 32, kFewBlocks
   } else {
     __syncthreads();
   }
-  const StripRange range(args, launch, *plan.tile_count, kWarps);
+  const StripRange range(launch, *plan.tile_count, kWarps);
   if (range.first == range.end) return;
   if (warp < kWarps) {
-    return multiply_strips<Operand, kMostColumns>(args, plan, range, shared + warp * kFewRingBytes<Operand>, store,
+    return multiply_strips<Operand, kMostColumns>(args, launch.part_segments, plan, range,
+                                                  shared + warp * kFewRingBytes<Operand>, store,
                                                   reinterpret_cast<float4*>(left));
   }
   if (args.planned_before) cuda::ptx::wait_for_previous();
   bring_first_rows(args, plan, range, store);
   bring_rows(args, plan, range, store);
+  fetch_ahead(args, launch, plan);
 }
 
 template <TileFormat kFormat>

@@ -13,6 +13,11 @@ constexpr int kThreads = 1024;
 constexpr int kWarps = kThreads / 32;
 constexpr int kRowsAhead = 8;  // of ids on their way while a warp counts
 
+__device__ void wait() {
+  cuda::ptx::wait_for_previous();
+  cuda::ptx::let_next_start();
+}
+
 // Each warp has a run of rows and a count for every expert. As the experts of a row differ, the lanes of a warp can
 // count and place a row's pairs at once; runs ascend with the warps, so pairs of an expert come out with rows
 // ascending.
@@ -37,7 +42,8 @@ struct Planner {
 #pragma unroll
         for (int i = 0; i < kRowsAhead; ++i) {
           const bool there = row + i < end && slot < args.top_k;
-          id[i] = there ? args.ids[int64_t{row + i} * args.top_k + slot] : -1;
+          // Past L1, which may be older than ids when the launch before is not waited for.
+          id[i] = there ? __ldcg(args.ids + int64_t{row + i} * args.top_k + slot) : -1;
         }
 #pragma unroll
         for (int i = 0; i < kRowsAhead; ++i) {
@@ -95,8 +101,10 @@ struct Planner {
   __device__ void run() const {
     for (int i = static_cast<int>(threadIdx.x); i < kWarps * args.experts; i += kThreads) counts[i] = 0;
     __syncthreads();
+    if (!args.routed_before) wait();
     each_pair([](int32_t& count, int, int) { ++count; });
     __syncthreads();
+    if (args.routed_before) wait();  // for what may still use the workspace
     lay_out();
     __syncthreads();
     each_pair([this](int32_t& next, int row, int slot) { plan.pairs[next++] = row * args.top_k + slot; });
@@ -106,14 +114,13 @@ struct Planner {
 __global__ void __launch_bounds__(kThreads)
     plan_and_round(const __grid_constant__ PlanArgs args, const __grid_constant__ PairPlan plan, const StepView* step) {
   WEIR_DYNAMIC_SHARED(int32_t, shared);
-  cuda::ptx::wait_for_previous();
-  cuda::ptx::let_next_start();
   const int32_t rows = step->rows;
   if (blockIdx.x == 0) {
     __shared__ int32_t warp_sums[2 * kWarps];
     Planner{args, plan, rows, shared, warp_sums}.run();
     return;
   }
+  wait();
   const int64_t units = args.width / 8;
   const int64_t stride = int64_t{gridDim.x - 1} * kThreads;
   for (int64_t i = int64_t{blockIdx.x - 1} * kThreads + threadIdx.x; i < rows * units; i += stride) {

@@ -72,7 +72,7 @@ __device__ inline void round_rows(const ExpertProduct& args, const PairPlan& pla
 __device__ inline void bring_rows(const ExpertProduct& args, const PairPlan& plan, const StripRange& range,
                                   const RowStore& store) {
   const int lane = lane_index();
-  const int first = range.first / range.strips, end = (range.end - 1) / range.strips + 1;
+  const int first = range.first_tile, end = range.end_tile;
   const bool exact = args.x.exact != nullptr;
   int oldest = first, used = 0, slot = 0;
 #pragma unroll 1
@@ -106,7 +106,7 @@ __device__ inline void bring_rows(const ExpertProduct& args, const PairPlan& pla
 __device__ inline void bring_first_rows(const ExpertProduct& args, const PairPlan& plan, const StripRange& range,
                                         const RowStore& store) {
   if (args.x.exact == nullptr) return;
-  const PairTile tile = plan.tiles[range.first / range.strips];
+  const PairTile tile = plan.tiles[range.first_tile];
   round_rows(args, plan, tile, store, 0, static_cast<int>(threadIdx.x), static_cast<int>(blockDim.x));
   __syncthreads();
 }

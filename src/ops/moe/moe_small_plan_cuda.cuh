@@ -22,6 +22,15 @@ struct SmallPlan {
     const int32_t read = pair < args.most_pairs ? __ldcg(args.ids + pair) : 0;
     const int32_t count = step->rows * args.top_k, tile_rows = args.tile_rows;
     const bool live = pair < count;
+    if (count == args.top_k) {  // one row: its experts differ
+      if (live) {
+        pairs[pair] = pair;
+        tiles[pair] = {read, pair, 1};
+      }
+      if (pair == 0) tile_count = count;
+      __syncthreads();
+      return;
+    }
     const int32_t id = live ? read : INT32_MAX;
     if (pair < kMostSmallPairs) ids[pair] = id;
     __syncthreads();

@@ -43,7 +43,8 @@ ExpertStep::ExpertStep(CudaDevice& device, int32_t rows, const MoeArgs& args, in
             .x_stride = args.x_stride,
             .in = args.in,
             .rounded = buffers.x,
-            .width = experts.gate_up.width()} {
+            .width = experts.gate_up.width(),
+            .routed_before = args.routed_before} {
   if (shape_.small) buffers_.plan = {};
 }
 
@@ -87,6 +88,12 @@ void ExpertStep::gate_up() const {
                        .inter = args_.inter,
                        .h = buffers_.h,
                        .width = experts_.down.width()}};
+  const ExpertTiles& down = experts_.down;
+  const int64_t down_bytes = int64_t{down.strips} * down.k_tiles() * tile_bytes(down.format);
+  if (shape_.small && shape_.pairs * down_bytes <= device_.info().l2_bytes / 4) {
+    gate_up.ahead = down.tiles;
+    gate_up.ahead_bytes = down_bytes;
+  }
   multiply(gate_up);
 }
 

@@ -6,10 +6,29 @@
 
 namespace weir {
 
+// Divides without the many instructions of a division, with which every warp would begin: exact for dividends below
+// 2^24, and below 2^40 / by.
+struct Divisor {
+  int32_t by = 1;
+  uint64_t reciprocal = 0;  // 2^40 / by, rounded up
+
+  Divisor() = default;
+  explicit Divisor(int32_t divisor)
+      : by(divisor),
+        reciprocal(((uint64_t{1} << 40) + static_cast<uint64_t>(divisor) - 1) / static_cast<uint64_t>(divisor)) {}
+  __device__ int32_t quotient(int32_t n) const {
+    return static_cast<int32_t>(static_cast<uint64_t>(n) * reciprocal >> 40);
+  }
+};
+
 // What a launch says besides the product.
 struct FewLaunch {
   int32_t row_slots = 0;  // rows in shared memory
-  int32_t parts = 1;      // of a strip: 1, or its segments
+  Divisor strips;         // of an expert
+  Divisor blocks;
+  Divisor parts;  // of a strip: 1, or its segments
+  int32_t part_segments = 0;
+  int32_t ahead_part = 0;  // bytes of an expert's weights that a block fetches ahead
 };
 // Of a warp, where strips have parts: sums of two strips.
 inline constexpr int64_t kPartBytes = 2 * 32 * sizeof(float4);
@@ -20,22 +39,27 @@ inline constexpr int kFewRingBytes = (kFewStages * (kStageBytes<Operand> + 8) + 
 
 // The strips of a block, and a warp's of them.
 struct StripRange {
-  int32_t first, end;  // items: tile * strips + strip
-  int32_t strips;      // of a tile
-  int32_t step;        // from one of a warp's to the next
-  int32_t warp_first;
-  int32_t part, parts;  // the warp's of each strip
+  int32_t first, end;            // items: tile * strips + strip
+  int32_t first_tile, end_tile;  // where there are items
+  int32_t strips;                // of a tile
+  int32_t step;                  // from one of a warp's to the next
+  int32_t warp_first, warp_tile;
+  int32_t group, part, parts;  // the warp's of each strip; of the warps that share one
 
-  __device__ StripRange(const ExpertProduct& args, const FewLaunch& launch, int32_t tiles, int warps)
-      : strips(args.experts.strips), parts(launch.parts) {
-    const int32_t block = static_cast<int32_t>(blockIdx.x), blocks = static_cast<int32_t>(gridDim.x);
-    const int32_t each = tiles * strips / blocks, more = tiles * strips % blocks;  // so many blocks have one more
-    first = each * block + (block < more ? block : more);
+  __device__ StripRange(const FewLaunch& launch, int32_t tiles, int warps)
+      : strips(launch.strips.by), parts(launch.parts.by) {
+    const int32_t block = static_cast<int32_t>(blockIdx.x), items = tiles * strips;
+    const int32_t each = launch.blocks.quotient(items), more = items - each * launch.blocks.by;
+    first = each * block + (block < more ? block : more);  // so many blocks have one more
     end = first + each + (block < more ? 1 : 0);
+    first_tile = launch.strips.quotient(first);
+    end_tile = launch.strips.quotient(end - 1) + 1;
     const int warp = static_cast<int>(threadIdx.x) / 32;
-    step = warps / parts;
-    warp_first = warp / parts < step ? first + warp / parts : end;
-    part = warp % parts;
+    group = launch.parts.quotient(warp);
+    step = launch.parts.quotient(warps);
+    warp_first = group < step ? first + group : end;
+    warp_tile = launch.strips.quotient(warp_first);
+    part = warp - group * parts;
   }
 };
 
@@ -44,7 +68,7 @@ struct StripCursor {
   int32_t item, tile, strip;
 
   __device__ explicit StripCursor(const StripRange& range)
-      : item(range.warp_first), tile(item / range.strips), strip(item % range.strips) {}
+      : item(range.warp_first), tile(range.warp_tile), strip(item - tile * range.strips) {}
   __device__ void advance(const StripRange& range) {
     item += range.step;
     strip += range.step;
@@ -59,10 +83,12 @@ struct StripCursor {
 template <class Operand>
 class StripRing {
  public:
-  __device__ StripRing(std::byte* shared, const ExpertProduct& args, const PairTile* tiles, const StripRange& range)
+  __device__ StripRing(std::byte* shared, const ExpertProduct& args, int32_t part_segments, const PairTile* tiles,
+                       const StripRange& range)
       : stages_(shared),
         full_(reinterpret_cast<uint64_t*>(shared + kFewStages * kStageBytes<Operand>)),
         experts_(args.experts),
+        part_segments_(part_segments),
         tiles_(tiles),
         range_(range),
         next_(range) {
@@ -95,9 +121,9 @@ class StripRing {
   __device__ void find() {
     if (next_.item >= range_.end) return;
     const int64_t strip = int64_t{tiles_[next_.tile].expert} * range_.strips + next_.strip;
-    const int64_t first = (strip * range_.parts + range_.part) * (experts_.segments / range_.parts);
+    const int64_t first = (strip * range_.parts + range_.part) * part_segments_;
     from_ = experts_.tiles + first * experts_.segment_tiles * Operand::kBytes;
-    segments_ = experts_.segments / range_.parts;
+    segments_ = part_segments_;
     left_ = experts_.segment_tiles;
   }
   __device__ void fetch(int slot) {
@@ -120,6 +146,7 @@ class StripRing {
   std::byte* stages_;
   uint64_t* full_;
   const ExpertTiles& experts_;
+  int32_t part_segments_;
   const PairTile* tiles_;
   StripRange range_;
   StripCursor next_;  // to fetch

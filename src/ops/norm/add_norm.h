@@ -9,6 +9,11 @@
 
 namespace weir {
 
+struct SumNorm {
+  ElementwiseArgs add;
+  NormArgs norm;
+};
+
 std::unique_ptr<BoundOp> bind_add_norm(Device& device, std::string name, const ElementwiseArgs& add,
                                        const NormArgs& norm);
 [[gnu::weak]] std::unique_ptr<BoundOp> bind_add_norm_cuda(CudaDevice& device, std::string name,

@@ -1,3 +1,4 @@
+#include "base/error.h"
 #include "base/math.h"
 #include "device/cuda/kernel.h"
 #include "device/cuda/ptx.h"
@@ -7,8 +8,7 @@
 namespace weir {
 namespace {
 
-constexpr int kThreads = 128;                 // a row's; thread t scores the experts t, t + 128, ...
-constexpr int kBestsPerLane = kThreads / 32;  // of the first warp, which chooses
+constexpr int kEach = 4;  // experts of a thread, one block's size apart
 
 // Choice values as integers in the same order. NaN is below -inf; what cannot be chosen (any more) is below NaN.
 constexpr int32_t kGone = INT32_MIN;
@@ -45,41 +45,73 @@ __device__ Best best_of(const int32_t* keys, int first, int step, int count) {
   return best;
 }
 
+// A key and its index as a number that is the larger, the better: the larger key, on a tie the lower index.
+__device__ uint64_t candidate_of(Best best) {
+  return static_cast<uint64_t>(static_cast<uint32_t>(best.key) ^ 0x80000000u) << 32 |
+         ~static_cast<uint32_t>(best.index);
+}
+__device__ int32_t index_of(uint64_t candidate) { return static_cast<int32_t>(~static_cast<uint32_t>(candidate)); }
+
+// A row in shared memory.
 struct Row {
-  float* scores;    // [experts]
-  int32_t* keys;    // [experts]
-  int32_t* groups;  // [groups]
-  int32_t* ids;     // [top_k], as they are chosen
-  float* lanes;     // [16]
+  uint64_t* candidates;  // [warps, top_k]: each warp's best, the best first
+  float* scores;         // [experts]
+  int32_t* keys;         // [experts]; only where there are groups
+  int32_t* groups;       // [groups]
+  int32_t* ids;          // [top_k] chosen, then [top_k] ascending
+  float* lanes;          // [16]
+  float* weights;        // [top_k]
+
+  __device__ Row(std::byte* shared, const RouterArgs& args, int warps)
+      : candidates(reinterpret_cast<uint64_t*>(shared)),
+        scores(reinterpret_cast<float*>(candidates + warps * args.top_k)),
+        keys(reinterpret_cast<int32_t*>(scores + args.experts)),
+        groups(keys + args.experts),
+        ids(groups + args.groups),
+        lanes(reinterpret_cast<float*>(ids + 2 * args.top_k)),
+        weights(lanes + 16) {}
+  static int64_t bytes(const RouterArgs& args, int warps) {
+    return 8 * warps * args.top_k + 4 * (2 * args.experts + args.groups + 3 * args.top_k + 16);
+  }
 };
 
-__device__ int32_t largest_key(const Row& row, int experts, int32_t* warp_keys) {
-  int32_t key = kGone;
-  for (int e = static_cast<int>(threadIdx.x); e < experts; e += kThreads) {
-    key = row.keys[e] > key ? row.keys[e] : key;
-  }
+// A thread's experts.
+struct Mine {
+  float score[kEach];
+  int32_t key[kEach];
+};
+
+template <int kThreads>
+__device__ int32_t largest_key(const Mine& mine) {
+  __shared__ int32_t warp_keys[kThreads / 32];
+  int32_t key = mine.key[0];
+#pragma unroll
+  for (int i = 1; i < kEach; ++i) key = mine.key[i] > key ? mine.key[i] : key;
   key = __reduce_max_sync(cuda::kAllLanes, key);
   if (threadIdx.x % 32 == 0) warp_keys[threadIdx.x / 32] = key;
   __syncthreads();
+#pragma unroll
   for (int w = 0; w < kThreads / 32; ++w) key = warp_keys[w] > key ? warp_keys[w] : key;
   return key;
 }
 
 // e^(logit - m) of all experts, divided by their sum in sixteen lanes.
-__device__ void softmax(const RouterArgs& args, const float* logits, const Row& row) {
-  __shared__ int32_t warp_keys[kThreads / 32];
-  const int experts = static_cast<int>(args.experts);
-  const int thread = static_cast<int>(threadIdx.x);
-  for (int e = thread; e < experts; e += kThreads) {
-    const float logit = logits[e];
-    row.scores[e] = logit;
-    row.keys[e] = key_of(logit);
+template <int kThreads>
+__device__ void softmax(const RouterArgs& args, const Row& row, Mine& mine) {
+  const int experts = static_cast<int>(args.experts), thread = static_cast<int>(threadIdx.x);
+#pragma unroll
+  for (int i = 0; i < kEach; ++i) mine.key[i] = thread + i * kThreads < experts ? key_of(mine.score[i]) : kGone;
+  const float most = value_of(largest_key<kThreads>(mine));
+#pragma unroll
+  for (int i = 0; i < kEach; ++i) {
+    if (thread + i * kThreads >= experts) break;
+    mine.score[i] = math::exp(mine.score[i] - most);
+    row.scores[thread + i * kThreads] = mine.score[i];
   }
-  const float most = value_of(largest_key(row, experts, warp_keys));
-  for (int e = thread; e < experts; e += kThreads) row.scores[e] = math::exp(row.scores[e] - most);
   __syncthreads();
   if (thread < 16) {
     float sum = 0;
+#pragma unroll 8
     for (int e = thread; e < experts; e += 16) sum = sum + row.scores[e];
     row.lanes[thread] = sum;
   }
@@ -92,17 +124,22 @@ __device__ void softmax(const RouterArgs& args, const float* logits, const Row& 
 #pragma unroll
     for (int i = 0; i < half; ++i) s[i] = s[i] + s[i + half];
   }
-  for (int e = thread; e < experts; e += kThreads) row.scores[e] = row.scores[e] / s[0];
+#pragma unroll
+  for (int i = 0; i < kEach; ++i) mine.score[i] = mine.score[i] / s[0];
 }
 
-// Scores, and the keys of the choice values. A thread sees only its own experts.
-__device__ void score(const RouterArgs& args, const float* logits, const Row& row) {
-  if (args.score == RouterScore::kSoftmax) softmax(args, logits, row);
-  for (int e = static_cast<int>(threadIdx.x); e < args.experts; e += kThreads) {
-    float s = args.score == RouterScore::kSoftmax ? row.scores[e] : logits[e];
-    if (args.score == RouterScore::kSigmoid) s = math::sigmoid(s);
-    row.scores[e] = s;
-    row.keys[e] = key_of(args.bias == nullptr ? s : s + args.bias[e]);
+// Scores of logits, and the keys of the choice values.
+template <int kThreads>
+__device__ void score(const RouterArgs& args, const Row& row, const float (&bias)[kEach], Mine& mine) {
+  if (args.score == RouterScore::kSoftmax) softmax<kThreads>(args, row, mine);
+#pragma unroll
+  for (int i = 0; i < kEach; ++i) {
+    const int e = static_cast<int>(threadIdx.x) + i * kThreads;
+    mine.key[i] = kGone;
+    if (e >= args.experts) continue;
+    if (args.score == RouterScore::kSigmoid) mine.score[i] = math::sigmoid(mine.score[i]);
+    mine.key[i] = key_of(args.bias == nullptr ? mine.score[i] : mine.score[i] + bias[i]);
+    row.scores[e] = mine.score[i];
   }
 }
 
@@ -118,10 +155,15 @@ __device__ int32_t group_key(const int32_t* keys, int members) {
 }
 
 // Leaves the keys of the topk_group best groups.
-__device__ void drop_groups(const RouterArgs& args, const Row& row) {
-  const int thread = static_cast<int>(threadIdx.x);
-  const int groups = static_cast<int>(args.groups);
-  const int members = static_cast<int>(args.experts) / groups;
+template <int kThreads>
+__device__ void drop_groups(const RouterArgs& args, const Row& row, Mine& mine) {
+  const int thread = static_cast<int>(threadIdx.x), experts = static_cast<int>(args.experts);
+  const int groups = static_cast<int>(args.groups), members = experts / groups;
+#pragma unroll
+  for (int i = 0; i < kEach; ++i) {
+    if (thread + i * kThreads < experts) row.keys[thread + i * kThreads] = mine.key[i];
+  }
+  __syncthreads();
   for (int g = thread; g < groups; g += kThreads) row.groups[g] = group_key(row.keys + g * members, members);
   __syncthreads();
   if (thread < 32) {
@@ -132,33 +174,41 @@ __device__ void drop_groups(const RouterArgs& args, const Row& row) {
     }
   }
   __syncthreads();
-  for (int e = thread; e < args.experts; e += kThreads) {
-    if (row.groups[e / members] != kGone) row.keys[e] = kGone;
+#pragma unroll
+  for (int i = 0; i < kEach; ++i) {
+    const int e = thread + i * kThreads;
+    if (e < experts && row.groups[e / members] != kGone) mine.key[i] = kGone;
   }
 }
 
-// The top_k largest keys, ties to the lowest id; by the first warp. Lane l keeps the best of the experts of the threads
-// l, l + 32, ..., and looks again at one thread's when that one's best is chosen.
-__device__ void choose(const RouterArgs& args, const Row& row) {
-  const int experts = static_cast<int>(args.experts);
-  const int lane = static_cast<int>(threadIdx.x);
-  Best mine[kBestsPerLane];
+// The top_k best of all to row.ids, in any order. Each warp finds as many of its own, one after the other; of those
+// that are chosen which fewer than top_k of all warps' precede.
+template <int kThreads>
+__device__ void choose(const RouterArgs& args, const Row& row, Mine& mine) {
+  const int thread = static_cast<int>(threadIdx.x), lane = thread % 32, top_k = static_cast<int>(args.top_k);
+  for (int k = 0; k < top_k; ++k) {
+    Best best{mine.key[0], thread};
 #pragma unroll
-  for (int i = 0; i < kBestsPerLane; ++i) mine[i] = best_of(row.keys, lane + 32 * i, kThreads, experts);
-  for (int64_t k = 0; k < args.top_k; ++k) {
-    Best best = mine[0];
-#pragma unroll
-    for (int i = 1; i < kBestsPerLane; ++i) best = better(best, mine[i]);
+    for (int i = 1; i < kEach; ++i) {
+      if (mine.key[i] > best.key) best = {mine.key[i], thread + i * kThreads};
+    }
     best = warp_best(best);
-    if (lane == 0) row.ids[k] = best.index;
-    if (best.index % 32 != lane) continue;
-    row.keys[best.index] = kGone;
-    const int owner = best.index % kThreads;
-    const Best next = best_of(row.keys, owner, kThreads, experts);
+    if (lane == 0) row.candidates[thread / 32 * top_k + k] = candidate_of(best);
 #pragma unroll
-    for (int i = 0; i < kBestsPerLane; ++i) mine[i] = owner == lane + 32 * i ? next : mine[i];
+    for (int i = 0; i < kEach; ++i) {
+      if (best.index == thread + i * kThreads) mine.key[i] = kGone;
+    }
   }
-  __syncwarp();
+  __syncthreads();
+  const int count = kThreads / 32 * top_k;
+  for (int c = thread; c < count; c += kThreads) {
+    const uint64_t candidate = row.candidates[c];
+    int better = 0;
+#pragma unroll 8
+    for (int other = 0; other < count; ++other) better += row.candidates[other] > candidate;
+    if (better < top_k) row.ids[better] = index_of(candidate);
+  }
+  __syncthreads();
 }
 
 // The score of a chosen expert before it is divided and scaled. most: the largest of the chosen.
@@ -179,11 +229,11 @@ __device__ void weigh(const RouterArgs& args, const Row& row, const int32_t* sor
     }
   }
   const float most = value_of(top);
-  // The keys are not needed any more: their place takes the scores in order.
-  float* chosen = reinterpret_cast<float*>(row.keys);
+  float* chosen = row.weights;
   for (int k = lane; k < top_k; k += 32) chosen[k] = chosen_score(args, row.scores[sorted[k]], most);
   __syncwarp();
   float sum = 0;
+#pragma unroll 8
   for (int k = 0; k < top_k; ++k) sum = sum + chosen[k];
   if (!of_chosen) sum = sum + 1e-20f;
   for (int k = lane; k < top_k; k += 32) {
@@ -193,29 +243,36 @@ __device__ void weigh(const RouterArgs& args, const Row& row, const int32_t* sor
   }
 }
 
+template <int kThreads>
 __global__ void __launch_bounds__(kThreads) route(const __grid_constant__ RouterArgs args, const StepView* step) {
+  WEIR_DYNAMIC_SHARED(std::byte, shared);
+  const Row row(shared, args, kThreads / 32);
+  const int64_t index = blockIdx.x;
+  const int thread = static_cast<int>(threadIdx.x), top_k = static_cast<int>(args.top_k);
+  float bias[kEach] = {};
+  if (args.bias != nullptr) {
+#pragma unroll
+    for (int i = 0; i < kEach; ++i)
+      bias[i] = thread + i * kThreads < args.experts ? args.bias[thread + i * kThreads] : 0;
+  }
+  const bool live = index < step->rows;
   cuda::ptx::wait_for_previous();
   cuda::ptx::let_next_start();
-  const int64_t index = blockIdx.x;
-  if (index >= step->rows) return;
-  WEIR_DYNAMIC_SHARED(int32_t, shared);
-  __shared__ float lanes[16];
-  const int lane = static_cast<int>(threadIdx.x);
-  const int top_k = static_cast<int>(args.top_k);
-  const Row row{reinterpret_cast<float*>(shared), shared + args.experts, shared + 2 * args.experts,
-                shared + 2 * args.experts + args.groups, lanes};
-  score(args, args.logits + index * args.logits_stride, row);
-  __syncthreads();
-  if (args.topk_group < args.groups) {
-    drop_groups(args, row);
-    __syncthreads();
-  }
-  if (lane >= 32) return;
-  choose(args, row);
+  if (!live) return;
+  const float* logits = args.logits + index * args.logits_stride;
+  Mine mine;
+#pragma unroll
+  for (int i = 0; i < kEach; ++i)
+    mine.score[i] = thread + i * kThreads < args.experts ? logits[thread + i * kThreads] : 0;
+  score<kThreads>(args, row, bias, mine);
+  if (args.topk_group < args.groups) drop_groups<kThreads>(args, row, mine);
+  choose<kThreads>(args, row, mine);
+  if (thread >= 32) return;
   int32_t* sorted = row.ids + top_k;
-  for (int k = lane; k < top_k; k += 32) {
+  for (int k = thread; k < top_k; k += 32) {
     const int32_t id = row.ids[k];
     int place = 0;
+#pragma unroll 8
     for (int j = 0; j < top_k; ++j) place += row.ids[j] < id;
     sorted[place] = id;
     args.ids[index * top_k + place] = id;
@@ -228,15 +285,20 @@ class RouterCuda final : public CudaOp {
  public:
   RouterCuda(CudaDevice& device, std::string name, const RouterArgs& args)
       : CudaOp(device, std::move(name)), args_(args), biases_(args.bias != nullptr) {
+    if (args.experts > kMany * kEach) {
+      fail(this->name(), ": expected at most ", kMany * kEach, " experts on a GPU, found ", args.experts);
+    }
     args_.bias = device.upload(args.bias, args.experts);
     args_.expert_scale = device.upload(args.expert_scale, args.experts);
   }
 
   void enqueue(const StepBounds& bounds) override {
     if (bounds.rows == 0) return;
-    const int64_t shared = (2 * args_.experts + args_.groups + 2 * args_.top_k) * int64_t{sizeof(int32_t)};
-    cuda::launch(device(), {.grid = bounds.rows, .block = kThreads, .shared_bytes = shared, .overlap = true}, route,
-                 args_, device().step());
+    const int threads = args_.experts <= kFew * kEach ? kFew : kMany;
+    cuda::launch(
+        device(),
+        {.grid = bounds.rows, .block = threads, .shared_bytes = Row::bytes(args_, threads / 32), .overlap = true},
+        threads == kFew ? route<kFew> : route<kMany>, args_, device().step());
   }
 
   Cost cost(int32_t rows, int64_t) const override {
@@ -244,6 +306,8 @@ class RouterCuda final : public CudaOp {
   }
 
  private:
+  static constexpr int kFew = 256, kMany = 1024;  // threads of a row
+
   RouterArgs args_;
   bool biases_;
 };
