@@ -57,7 +57,7 @@ struct TeamKernel {
   int32_t stage_tiles = 0;
 };
 
-// The instance for so many rows: of 8, 16, 32 or 64.
+// The instance for so many rows: of 8 or 16, without minima also of 32 or 64.
 TeamKernel team_kernel_plain(TileFormat format, int32_t rows);
 TeamKernel team_kernel_block(TileFormat format, int32_t rows);
 TeamKernel team_kernel_super(TileFormat format, int32_t rows);

@@ -214,18 +214,15 @@ void launch_wide(CudaDevice& device, TileFormat format, MultiplyArgs args, std::
 
 // --- packed weights, up to 64 rows
 
-constexpr int32_t kTeamRows = 64;
-constexpr int kMostTeamBlocks = 16;  // of a cluster
+constexpr int32_t kLeastTeamRows = 2, kTeamRows = 64;
+constexpr int kMostTeamBlocks = 16;  // of a cluster: a segment each
 
 struct TeamGrid {
-  int strips = 8, teams = 0;
-  int block_segments = 1, splits = 1;
+  int strips, teams, splits;
 
-  TeamGrid(MultiplyArgs& args, int strips_) : strips(strips_) {
+  TeamGrid(MultiplyArgs& args, int strips_) : strips(strips_), splits(args.segments) {
     place_parts(args, strips);
     teams = (args.places + strips - 1) / strips;
-    block_segments = (args.segments + kMostTeamBlocks - 1) / kMostTeamBlocks;
-    splits = (args.segments + block_segments - 1) / block_segments;
   }
   int blocks() const { return teams * splits; }
 };
@@ -241,16 +238,17 @@ TeamGrid team_grid(CudaDevice& device, TileFormat format, MultiplyArgs& args, in
   return four ? few : TeamGrid(args, 8);
 }
 
-// Where decoding takes most of the time, and where the segments are so many that the other kernel's blocks would take
-// several, unless there are blocks for many rounds (measured).
+// Where decoding takes most of the time, and where the segments are too many for the other kernel's blocks to have one
+// each, but not for these (measured).
 bool team_pays(CudaDevice& device, TileFormat format, MultiplyArgs args, int32_t rows) {
-  constexpr int kMostSegments = 2 * kMostTeamBlocks;
-  if (format == TileFormat::kBf16 || format == TileFormat::kF16) return false;
-  if (rows <= kFewRows / 2 || rows > kTeamRows || args.segments > kMostSegments) return false;
-  const int blocks = TeamGrid(args, 8).blocks();
-  if (rows <= (is_narrow(format) ? 16 : 8)) return blocks <= 3 * device.sm_count();
-  const WideGrid wide = wide_grid(device, wide_kernel(format, rows), args, rows);
-  return wide.block_segments > 1 && blocks <= 3 * device.sm_count() / 2;
+  if (format == TileFormat::kBf16 || format == TileFormat::kF16 || rows > kTeamRows) return false;
+  if (rows < kLeastTeamRows || args.segments > kMostTeamBlocks || team_kernel(format, rows).kernel == nullptr) {
+    return false;
+  }
+  const int full = device.sm_count(), blocks = TeamGrid(args, 8).blocks();
+  if (is_narrow(format) && rows <= 16) return blocks <= (rows <= 8 ? 8 : 4) * full;
+  if (rows <= 8) return blocks <= 3 * full / 2;
+  return (args.strips + 3) / 4 * args.segments > 2 * full && blocks <= 2 * full;
 }
 
 void launch_team(CudaDevice& device, TileFormat format, MultiplyArgs args, std::byte* workspace, int32_t rows) {
@@ -259,9 +257,8 @@ void launch_team(CudaDevice& device, TileFormat format, MultiplyArgs args, std::
   const TeamKernel kernel = team_kernel(format, rows);
   const TeamGrid grid = team_grid(device, format, args, rows);
   args.block_strips = grid.strips;
-  args.block_segments = grid.block_segments;
   args.splits = grid.splits;
-  const int tiles = grid.block_segments * args.segment_tiles;
+  const int tiles = args.segment_tiles;
   const auto x_stages = static_cast<uint32_t>((tiles + kernel.x_tiles - 1) / kernel.x_tiles);
   args.x_stages = static_cast<int32_t>(std::min<int64_t>(std::bit_ceil(x_stages), rows <= 16 ? 16 : 256 / kernel.rows));
   const int64_t units = (grid.strips * kernel.rows / 8 + grid.splits - 1) / grid.splits;
@@ -291,8 +288,10 @@ void prepare_multiply(CudaDevice& device, TileFormat format) {
   }
   if (format == TileFormat::kBf16 || format == TileFormat::kF16) return;
   for (const int32_t rows : {8, 16, 32, 64}) {
-    cuda::allow_shared(team_kernel(format, rows).kernel, device.shared_limit());
-    cuda::allow_large_clusters(team_kernel(format, rows).kernel);
+    const TeamKernel team = team_kernel(format, rows);
+    if (team.kernel == nullptr) continue;
+    cuda::allow_shared(team.kernel, device.shared_limit());
+    cuda::allow_large_clusters(team.kernel);
   }
 }
 

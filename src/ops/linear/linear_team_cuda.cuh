@@ -37,7 +37,7 @@ __device__ inline void store_eight(const MultiplyArgs& args, int place, int firs
 // the block with rank u % splits, and is the (u / splits)-th there.
 template <class Stages>
 __device__ inline int units_of(const MultiplyArgs& args, const TeamItem& item, const Stages& stages) {
-  const int left = stages.strips * Stages::Shape::kEights - item.rank;
+  const int left = stages.strips * Stages::Shape::kEights - item.segment;
   return left > 0 ? (left + args.splits - 1) / args.splits : 0;
 }
 
@@ -63,7 +63,7 @@ __device__ inline void add_sums(const MultiplyArgs& args, const TeamItem& item, 
   const int units = units_of(args, item, stages);
   cuda::ptx::mbarrier_wait(stages.sums_full(), 0);
   for (int place = static_cast<int>(threadIdx.x) / 32; place < units; place += stages.strips) {
-    const int unit = place * args.splits + item.rank, strip = unit / kEights, first_row = unit % kEights * 8;
+    const int unit = place * args.splits + item.segment, strip = unit / kEights, first_row = unit % kEights * 8;
     if (strip >= item.strips || first_row >= rows) continue;
     const float4* parts = reinterpret_cast<const float4*>(stages.sums()) + place * args.segments * 32 + lane_index();
     float4 sum = parts[0];
@@ -93,32 +93,25 @@ __global__ void __launch_bounds__(32 * kTeamStrips, 1)
   cuda::ptx::wait_for_previous();
   reader.bring_first_x();
   cuda::ptx::cluster_wait();  // barriers for sums are there
-  for (int segment = 0; segment < item.segments; ++segment) {
-    TeamSums<kRows> sums;
-    if constexpr (TeamShape<Operand, kRows>::kWarps) {
-      multiply_by_warp<Operand, kRows>(reader, args.segment_tiles, sums);
-    } else if constexpr (Operand::kGroupSteps == 0) {
-      multiply_plain<Operand, kRows>(reader, args.segment_tiles, sums);
-    } else if constexpr (Operand::kGroupSteps < 4 || kRows > 32) {
-      multiply_groups<Operand, kRows>(reader, args.segment_tiles, sums);
-    } else {
-      multiply_scaled<Operand, kRows>(reader, args.segment_tiles, sums);
-    }
-    cuda::ptx::pin<kRows / 2>(sums);
-    send_sums<kRows>(args, stages, item.first_segment + segment, warp, sums);
+  TeamSums<kRows> sums;
+  if constexpr (TeamShape<Operand, kRows>::kWarps) {
+    multiply_by_warp<Operand, kRows>(reader, sums);
+  } else if constexpr (Operand::kGroupSteps == 0) {
+    multiply_plain<Operand, kRows>(reader, sums);
+  } else if constexpr (Operand::kGroupSteps < 4 || kRows > 32) {
+    multiply_groups<Operand, kRows>(reader, sums);
+  } else {
+    multiply_scaled<Operand, kRows>(reader, sums);
   }
+  cuda::ptx::pin<kRows / 2>(sums);
+  send_sums<kRows>(args, stages, item.segment, warp, sums);
   add_sums(args, item, stages, rows);
 }
 
 template <TileFormat kFormat, int kRows>
 TeamKernel team_instance() {
   using Shape = TeamShape<typename OperandOf<kFormat>::Type, kRows>;
-  return {linear_team<kFormat, kRows>,
-          kRows,
-          Shape::kBarrierBytes,
-          Shape::kXBytes + Shape::kTotalBytes,
-          Shape::kXTiles,
-          Shape::kStageBytes,
+  return {linear_team<kFormat, kRows>, kRows, Shape::kBarrierBytes, Shape::kXBytes, Shape::kXTiles, Shape::kStageBytes,
           Shape::kStageTiles};
 }
 
@@ -126,8 +119,11 @@ template <TileFormat kFormat>
 TeamKernel team_instance(int32_t rows) {
   if (rows <= 8) return team_instance<kFormat, 8>();
   if (rows <= 16) return team_instance<kFormat, 16>();
-  if (rows <= 32) return team_instance<kFormat, 32>();
-  return team_instance<kFormat, 64>();
+  if constexpr (OperandOf<kFormat>::Type::kMinima) {
+    return {};
+  } else {
+    return rows <= 32 ? team_instance<kFormat, 32>() : team_instance<kFormat, 64>();
+  }
 }
 
 }  // namespace weir

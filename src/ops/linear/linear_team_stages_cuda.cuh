@@ -11,33 +11,28 @@ template <class Operand, int kRows>
 struct TeamShape {
   // Few rows are multiplied by warps that do not wait for each other, with mma; more by groups of four, with wgmma.
   static constexpr bool kWarps = kRows <= 16;
-  static constexpr bool kTotals = Operand::kMinima && !kWarps;  // sums of x over groups are shared
 
   static constexpr int kStageTiles = Operand::kBytes < 1024 ? 4 : 2;
   static constexpr int kStageBytes = kStageTiles * Operand::kBytes;  // of a strip
   static constexpr int kXTiles = kWarps ? kStageTiles : 1;           // of a stage of x
   static constexpr int kXTileBytes = kRows * 128, kXBytes = kXTiles * kXTileBytes;
-  static constexpr int kTotalBytes = kTotals ? 4 / Operand::kGroupSteps * kRows * 4 : 0;
   static constexpr int kEights = kRows / 8;  // of rows: sums travel so
   static constexpr int kBarrierBytes = 1024;
 };
 
-// What a block does: strips of outputs, and some segments. The blocks of a team have all segments of the same strips.
+// What a block does: a segment of some strips. The blocks of a team have all segments of the same strips, and their
+// ranks are the segments.
 struct TeamItem {
   int first, strips;  // places
-  int rank;
-  int first_segment, segments;
+  int segment;
 
   __device__ explicit TeamItem(const MultiplyArgs& args)
       : first(static_cast<int>(blockIdx.x) / args.splits * args.block_strips),
         strips(end_of_strips(args, first, args.block_strips) - first),
-        rank(static_cast<int>(blockIdx.x) % args.splits),
-        first_segment(rank * args.block_segments),
-        segments(args.segments - first_segment < args.block_segments ? args.segments - first_segment
-                                                                     : args.block_segments) {}
+        segment(static_cast<int>(blockIdx.x) % args.splits) {}
 };
 
-// The block's shared memory: barriers, stages of x and their sums over groups, rings of weights of each strip, sums.
+// The block's shared memory: barriers, stages of x, a ring of weights for each strip, sums.
 template <class Operand, int kRows>
 struct TeamStages {
   using Shape = TeamShape<Operand, kRows>;
@@ -45,30 +40,24 @@ struct TeamStages {
 
   std::byte* memory;
   int strips, weight_stages, x_stages;  // stages of x: a power of two
-  int totals_at, weights_at, sums_at;
+  int weights_at, sums_at;
 
   __device__ TeamStages(std::byte* shared, const MultiplyArgs& args)
       : memory(shared),
         strips(args.block_strips),
         weight_stages(args.ring_stages),
         x_stages(args.x_stages),
-        totals_at(kXAt + x_stages * Shape::kXBytes),
-        weights_at(totals_at + x_stages * Shape::kTotalBytes),
+        weights_at(kXAt + x_stages * Shape::kXBytes),
         sums_at(weights_at + strips * weight_stages * Shape::kStageBytes) {}
 
   __device__ uint64_t* barriers() const { return reinterpret_cast<uint64_t*>(memory); }
   __device__ uint64_t* x_full(int slot) const { return barriers() + slot; }
   __device__ uint64_t* x_empty(int slot) const { return barriers() + 16 + slot; }
-  __device__ uint64_t* totals_full(int slot) const { return barriers() + 32 + slot; }
-  __device__ uint64_t* sums_full() const { return barriers() + 48; }
+  __device__ uint64_t* sums_full() const { return barriers() + 32; }
   __device__ uint64_t* weights_full(int strip, int slot) const {
-    return barriers() + 49 + strip * weight_stages + slot;
+    return barriers() + 33 + strip * weight_stages + slot;
   }
   __device__ std::byte* x(int slot) const { return memory + kXAt + slot * Shape::kXBytes; }
-  // [group][row].
-  __device__ float* totals(int slot) const {
-    return reinterpret_cast<float*>(memory + totals_at + slot * Shape::kTotalBytes);
-  }
   __device__ std::byte* weights(int strip) const {
     return memory + weights_at + strip * weight_stages * Shape::kStageBytes;
   }
@@ -84,7 +73,6 @@ struct TeamStages {
       for (int i = warp; i < x_stages; i += strips) {
         cuda::ptx::mbarrier_init(x_full(i), 1);
         cuda::ptx::mbarrier_init(x_empty(i), strips);
-        if constexpr (Shape::kTotals) cuda::ptx::mbarrier_init(totals_full(i), 1);
       }
       if (warp == 0) cuda::ptx::mbarrier_init(sums_full(), 1);
       cuda::ptx::mbarrier_fence_init();
@@ -107,8 +95,8 @@ class TeamReader {
       : stages_(stages),
         map_(x_maps.of_part + part_index(args, item.first)),
         warp_(static_cast<int>(threadIdx.x) / 32),
-        tiles_(item.segments * args.segment_tiles),
-        first_tile_(item.first_segment * args.segment_tiles),
+        tiles_(args.segment_tiles),
+        first_tile_(item.segment * args.segment_tiles),
         recycle_(tiles_ > stages.x_stages * Shape::kXTiles || tiles_ > stages.weight_stages * Shape::kStageTiles),
         x_turn_(warp_),
         weights_(stages.weights(warp_)),
@@ -126,12 +114,11 @@ class TeamReader {
   __device__ void bring_first_x() const {
 #pragma unroll 1
     for (int i = warp_; i < stages_.x_stages && i < x_count(); i += stages_.strips) bring_x(i, i);
-    if constexpr (Shape::kTotals) sum_x_in_turn(0), sum_x_in_turn(1);
   }
 
   __device__ const Stages& stages() const { return stages_; }
-  __device__ int tile() const { return tile_; }
-  __device__ int in_stage() const { return in_stage_; }
+  __device__ bool done() const { return tile_ == tiles_; }
+  __device__ int left() const { return tiles_ - tile_; }
   __device__ const std::byte* tile_weights() const { return weights_; }
   __device__ int x_slot() const { return tile_ / Shape::kXTiles & (stages_.x_stages - 1); }
 
@@ -142,9 +129,7 @@ class TeamReader {
   }
   // And its x.
   __device__ void wait_x() const {
-    if constexpr (Shape::kTotals) sum_x_in_turn(tile_ + 2);
     cuda::ptx::mbarrier_wait(stages_.x_full(x_slot()), x_phase(tile_ / Shape::kXTiles));
-    if constexpr (Shape::kTotals) cuda::ptx::mbarrier_wait(stages_.totals_full(x_slot()), x_phase(tile_));
   }
   // `count` tiles on, of one stage of weights.
   __device__ void advance(int count = 1) {
@@ -207,36 +192,6 @@ class TeamReader {
                              (first_tile_ + first + i) * static_cast<int>(kTileIns), 0, full);
     }
   }
-  // Sums of a tile of x over groups, for minima; the warps take turns.
-  __device__ void sum_x_in_turn(int tile) const {
-    constexpr uint32_t kOnes[4] = {0x3f803f80u, 0x3f803f80u, 0x3f803f80u, 0x3f803f80u};
-    constexpr int kGroup = Operand::kGroupSteps;
-    if (tile >= tiles_ || tile % stages_.strips != warp_) return;
-    const int lane = lane_index(), slot = tile & (stages_.x_stages - 1);
-    cuda::ptx::mbarrier_wait(stages_.x_full(slot), x_phase(tile));
-    const uint32_t x = cuda::ptx::shared_address(stages_.x(slot)) + lane % 8 * 128;
-    float* totals = stages_.totals(slot);
-#pragma unroll 2
-    for (int c = 0; c < kRows / 8; ++c) {
-#pragma unroll
-      for (int pair = 0; pair < 2; ++pair) {
-        uint32_t b[4];
-        cuda::ptx::load_matrix_x4(b, x + c * 1024 + ((4 * pair + lane / 8) ^ lane % 8) * 16);
-        float total[4] = {};
-#pragma unroll
-        for (int s = 0; s < 2; ++s) {
-          cuda::ptx::mma_bf16(total, kOnes, b[2 * s], b[2 * s + 1]);
-          if (kGroup == 2 && s == 0) continue;
-          const int group = kGroup == 2 ? pair : 2 * pair + s;
-          if (lane < 4) *reinterpret_cast<float2*>(totals + group * kRows + c * 8 + 2 * lane) = {total[0], total[1]};
-          for (float& sum : total) sum = 0;
-        }
-      }
-    }
-    __syncwarp();
-    if (lane == 0) cuda::ptx::mbarrier_arrive(stages_.totals_full(slot));
-  }
-
   const Stages& stages_;
   const cuda::TensorMap* map_;
   const std::byte* weights_from_ = nullptr;  // of the strip, if there is one

@@ -31,19 +31,17 @@ struct TeamFragments {
 
 // A segment from zero by a warp. A tile is loaded while the one before is multiplied.
 template <class Operand, int kRows>
-__device__ inline void multiply_by_warp(TeamReader<Operand, kRows>& reader, int segment_tiles, TeamSums<kRows>& all) {
+__device__ inline void multiply_by_warp(TeamReader<Operand, kRows>& reader, TeamSums<kRows>& all) {
   using Shape = TeamShape<Operand, kRows>;
   constexpr int kColumns = kRows / 8;
   Sums<kColumns> sums;
   sums.clear();
-  const int end = reader.tile() + segment_tiles;
-  while (reader.tile() < end) {
-    const int left = end - reader.tile(), stage_left = Shape::kStageTiles - reader.in_stage();
-    const int count = left < stage_left ? left : stage_left;
+  while (!reader.done()) {
+    const int count = reader.left() < Shape::kStageTiles ? reader.left() : Shape::kStageTiles;
     Operand w = reader.weights();
-    if (reader.in_stage() == 0) reader.wait_x();
+    reader.wait_x();
     const std::byte* weights = reader.tile_weights();
-    const std::byte* x = reader.stages().x(reader.x_slot()) + reader.in_stage() * Shape::kXTileBytes;
+    const std::byte* x = reader.stages().x(reader.x_slot());
     TeamFragments<kColumns> fragments(x);
 #pragma unroll
     for (int t = 0; t < Shape::kStageTiles; ++t) {
@@ -58,7 +56,7 @@ __device__ inline void multiply_by_warp(TeamReader<Operand, kRows>& reader, int 
       fragments = next_fragments;
     }
     reader.advance(count);
-    if (reader.in_stage() == 0) reader.release();
+    if (!reader.done()) reader.release();
   }
 #pragma unroll
   for (int c = 0; c < kColumns; ++c) {
@@ -81,9 +79,8 @@ struct TeamX {
 
 // A segment from zero of weights without scales: products go to the sums. While a tile multiplies, the next is decoded.
 template <class Operand, int kRows>
-__device__ inline void multiply_plain(TeamReader<Operand, kRows>& reader, int segment_tiles, TeamSums<kRows>& sums) {
+__device__ inline void multiply_plain(TeamReader<Operand, kRows>& reader, TeamSums<kRows>& sums) {
   uint32_t a[2][4][4];
-  const int end = reader.tile() + segment_tiles;
   const auto multiply_tile = [&]<int kSet, bool kFresh>() {
     const Operand w = reader.weights();
 #pragma unroll
@@ -105,9 +102,9 @@ __device__ inline void multiply_plain(TeamReader<Operand, kRows>& reader, int se
   };
   multiply_tile.template operator()<0, true>();
   for (;;) {  // the compiler must see that the sets alternate
-    if (reader.tile() == end) break;
+    if (reader.done()) break;
     multiply_tile.template operator()<1, false>();
-    if (reader.tile() == end) break;
+    if (reader.done()) break;
     multiply_tile.template operator()<0, false>();
   }
   cuda::ptx::wgmma_wait<0>();
@@ -122,15 +119,12 @@ struct TeamTurn {
   using Product = float[kChunkRows / 2];
 
   uint32_t a[kSteps][4];
-  float scale[2], minus[2];
+  float scale[2];
 
   __device__ void decode(const Operand& w, int turn) {
 #pragma unroll
     for (int s = 0; s < kSteps; ++s) w.a(turn * kSteps + s, 0, a[s]);
     for (int half = 0; half < 2; ++half) scale[half] = w.scale(turn, half);
-    if constexpr (Operand::kMinima) {
-      for (int half = 0; half < 2; ++half) minus[half] = -w.min(turn, half);
-    }
     cuda::ptx::pin<kSteps * 4>(a[0]);
   }
   __device__ void queue(int turn, int chunk, const TeamX<TeamStages<Operand, kRows>>& x, Product& product) const {
@@ -142,21 +136,11 @@ struct TeamTurn {
     cuda::ptx::wgmma_commit();
   }
   // When they are done.
-  __device__ void end(int chunk, const float* totals, Product& product, TeamSums<kRows>& all) const {
+  __device__ void end(int chunk, Product& product, TeamSums<kRows>& all) const {
     cuda::ptx::pin<kChunkRows / 2>(product);
     float* sums = all + chunk * (kChunkRows / 2);
 #pragma unroll
     for (int i = 0; i < kChunkRows / 2; ++i) sums[i] = fmaf(scale[i / 2 % 2], product[i], sums[i]);
-    if constexpr (Operand::kMinima) {
-#pragma unroll
-      for (int j = 0; j < kChunkRows / 8; ++j) {
-        const float2 total =
-            *reinterpret_cast<const float2*>(totals + chunk * kChunkRows + lane_index() % 4 * 2 + j * 8);
-#pragma unroll
-        for (int i = 0; i < 4; ++i)
-          sums[4 * j + i] = fmaf(minus[i / 2], i % 2 == 0 ? total.x : total.y, sums[4 * j + i]);
-      }
-    }
     cuda::ptx::pin<kChunkRows / 2>(sums);  // before the next products
   }
 };
@@ -164,19 +148,17 @@ struct TeamTurn {
 // A segment from zero of weights with scales, some for each tile. While products of a chunk of rows are on their way,
 // those before them are scaled, and the next weights are decoded.
 template <class Operand, int kRows>
-__device__ inline void multiply_groups(TeamReader<Operand, kRows>& reader, int segment_tiles, TeamSums<kRows>& sums) {
+__device__ inline void multiply_groups(TeamReader<Operand, kRows>& reader, TeamSums<kRows>& sums) {
   using Turn = TeamTurn<Operand, kRows>;
   constexpr int kOfTile = Turn::kOfTile, kChunks = Turn::kChunks;
   typename Turn::Product products[2];
   Turn turns[kOfTile == 1 ? 1 : 2];
   for (float& sum : sums) sum = 0;
-  const int end = reader.tile() + segment_tiles;
   Operand w = reader.weights();
   turns[0].decode(w, 0);
-  while (reader.tile() < end) {
+  while (!reader.done()) {
     reader.wait_x();
     const TeamX x(reader.stages(), reader.x_slot());
-    const float* totals = reader.stages().totals(reader.x_slot());
     reader.advance();
 #pragma unroll
     for (int t = 0; t < kOfTile; ++t) {
@@ -184,37 +166,35 @@ __device__ inline void multiply_groups(TeamReader<Operand, kRows>& reader, int s
       turn.queue(t, 0, x, products[kChunks == 1 ? t % 2 : 0]);
       if (t > 0) {
         cuda::ptx::wgmma_wait<1>();
-        turns[(t + 1) % 2].end(kChunks - 1, totals + (t - 1) * kRows, products[kChunks == 1 ? (t + 1) % 2 : 1], sums);
+        turns[(t + 1) % 2].end(kChunks - 1, products[kChunks == 1 ? (t + 1) % 2 : 1], sums);
       }
       if constexpr (kChunks == 2) turn.queue(t, 1, x, products[1]);
       if (t + 1 < kOfTile) {
         turns[(t + 1) % 2].decode(w, t + 1);
-      } else if (kOfTile > 1 && reader.tile() < end) {
+      } else if (kOfTile > 1 && !reader.done()) {
         w = reader.weights();
         turns[0].decode(w, 0);
       }
       if constexpr (kChunks == 2) {
         cuda::ptx::wgmma_wait<1>();
-        turn.end(0, totals + t * kRows, products[0], sums);
+        turn.end(0, products[0], sums);
       }
     }
     cuda::ptx::wgmma_wait<0>();
-    turns[(kOfTile - 1) % 2].end(kChunks - 1, totals + (kOfTile - 1) * kRows, products[kOfTile > 1 || kChunks > 1],
-                                 sums);
+    turns[(kOfTile - 1) % 2].end(kChunks - 1, products[kOfTile > 1 || kChunks > 1], sums);
     reader.release();
-    if (kOfTile == 1 && reader.tile() < end) turns[0].decode(reader.weights(), 0);
+    if (kOfTile == 1 && !reader.done()) turns[0].decode(reader.weights(), 0);
   }
 }
 
 // The same of weights with a scale for each tile.
 template <class Operand, int kRows>
-__device__ inline void multiply_scaled(TeamReader<Operand, kRows>& reader, int segment_tiles, TeamSums<kRows>& sums) {
+__device__ inline void multiply_scaled(TeamReader<Operand, kRows>& reader, TeamSums<kRows>& sums) {
   using Turn = TeamTurn<Operand, kRows>;
   constexpr int kChunks = Turn::kChunks;
   typename Turn::Product products[2];
   Turn turns[2];
   for (float& sum : sums) sum = 0;
-  const int end = reader.tile() + segment_tiles;
   // kSet: the tile's; kFirst: nothing is on its way.
   const auto multiply_tile = [&]<int kSet, bool kFirst>() {
     Turn& turn = turns[kSet];
@@ -224,26 +204,26 @@ __device__ inline void multiply_scaled(TeamReader<Operand, kRows>& reader, int s
     turn.queue(0, 0, x, products[kChunks == 1 ? kSet : 0]);
     if constexpr (!kFirst) {
       cuda::ptx::wgmma_wait<1>();
-      turns[1 - kSet].end(kChunks - 1, nullptr, products[kChunks == 1 ? 1 - kSet : 1], sums);
+      turns[1 - kSet].end(kChunks - 1, products[kChunks == 1 ? 1 - kSet : 1], sums);
       reader.release();
     }
     if constexpr (kChunks == 2) {
       turn.queue(0, 1, x, products[1]);
       cuda::ptx::wgmma_wait<1>();
-      turn.end(0, nullptr, products[0], sums);
+      turn.end(0, products[0], sums);
     }
     reader.advance();
   };
   const auto end_last = [&]<int kSet>() {
     cuda::ptx::wgmma_wait<0>();
-    turns[kSet].end(kChunks - 1, nullptr, products[kChunks == 1 ? kSet : 1], sums);
+    turns[kSet].end(kChunks - 1, products[kChunks == 1 ? kSet : 1], sums);
     reader.release();
   };
   multiply_tile.template operator()<0, true>();
   for (;;) {  // the compiler must see that the sets alternate
-    if (reader.tile() == end) return end_last.template operator()<0>();
+    if (reader.done()) return end_last.template operator()<0>();
     multiply_tile.template operator()<1, false>();
-    if (reader.tile() == end) return end_last.template operator()<1>();
+    if (reader.done()) return end_last.template operator()<1>();
     multiply_tile.template operator()<0, false>();
   }
 }
