@@ -52,6 +52,13 @@ WEIR_PTX uint32_t mul_bf16x2(uint32_t a, uint32_t b) {
   return product;
 }
 
+// (a & mask) | bits in one instruction; of two constants the compiler makes two.
+WEIR_PTX uint32_t and_or(uint32_t a, uint32_t mask, uint32_t bits) {
+  uint32_t d;
+  asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(d) : "r"(a), "r"(mask), "r"(bits));
+  return d;
+}
+
 // --- global memory --------------------------------------------------------------------------------------------------
 
 // What is read once: past L1. Only for memory that the kernel doesn't write.
@@ -151,6 +158,15 @@ WEIR_PTX bool mbarrier_try_wait(uint64_t* barrier, int parity) {
                : "memory");
   return passed != 0;
 }
+// The same at once.
+WEIR_PTX bool mbarrier_test_wait(uint64_t* barrier, int parity) {
+  uint32_t passed;
+  asm volatile("{ .reg .pred p; mbarrier.test_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
+               : "=r"(passed)
+               : "r"(shared_address(barrier)), "r"(parity)
+               : "memory");
+  return passed != 0;
+}
 // Until the phase with this parity is over; the first phase has parity 0, and parity 1 passes before it.
 WEIR_PTX void mbarrier_wait(uint64_t* barrier, int parity) {
   while (!mbarrier_try_wait(barrier, parity)) {}
@@ -218,6 +234,17 @@ WEIR_PTX void mbarrier_wait_cluster(uint64_t* barrier, int parity) {
 // 16 bytes from global to shared memory; zeros instead when not live.
 WEIR_PTX void copy_async16(uint32_t to, const void* from, bool live = true) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(live ? 16 : 0) : "memory");
+}
+// The same with a policy of the L2 cache: what read_once gives leaves it before other data does.
+WEIR_PTX uint64_t read_once() {
+  uint64_t policy;
+  asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+  return policy;
+}
+WEIR_PTX void copy_async16(uint32_t to, const void* from, bool live, uint64_t policy) {
+  asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2, %3;" ::"r"(to), "l"(from),
+               "r"(live ? 16 : 0), "l"(policy)
+               : "memory");
 }
 // 4 bytes, for what isn't aligned to 16.
 WEIR_PTX void copy_async4(uint32_t to, const void* from, bool live = true) {

@@ -12,7 +12,8 @@ __device__ __forceinline__ void attend(const StepView& step, const MmaAttention&
   if (threadIdx.x == 0) {
     for (int s = 0; s < kStages; ++s) {
       ptx::mbarrier_init(&exchange.full[s], kGroup);
-      ptx::mbarrier_init(&exchange.weights_full[s], 4);  // warps
+      ptx::mbarrier_init(&exchange.scored[s], 4);  // warps
+      ptx::mbarrier_init(&exchange.weights_full[s], 4);
       for (uint64_t& empty : exchange.empty[s]) ptx::mbarrier_init(&empty, 8);
     }
     exchange.ring.init(12);
@@ -82,7 +83,8 @@ struct Node {
 };
 
 // A block for a query; a thread for four dimensions.
-__global__ void __launch_bounds__(kGroup) merge_kernel(const StepView* step, const __grid_constant__ MmaAttention a) {
+__global__ void __launch_bounds__(kGroup, 7)
+    merge_kernel(const StepView* step, const __grid_constant__ MmaAttention a) {
   const int64_t row = blockIdx.x;
   const int head = blockIdx.y;
   ptx::let_next_start();
@@ -143,8 +145,8 @@ __global__ void __launch_bounds__(kGroup) merge_kernel(const StepView* step, con
   const float scale = mma::out_scale(all.sum, a.args.sinks, head);
   const mma::ResultRow out(a, row, head);
   const int column = half * kHalf + 16 * i + static_cast<int>(threadIdx.x) % 4 * 2;
-  out.store(column, all.acc[0] * scale + 0.f, all.acc[1] * scale + 0.f);
-  out.store(column + 8, all.acc[2] * scale + 0.f, all.acc[3] * scale + 0.f);
+  out.store(column, fmaf(all.acc[0], scale, 0.f), fmaf(all.acc[1], scale, 0.f));
+  out.store(column + 8, fmaf(all.acc[2], scale, 0.f), fmaf(all.acc[3], scale, 0.f));
 }
 
 }  // namespace

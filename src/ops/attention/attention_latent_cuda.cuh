@@ -25,10 +25,18 @@ using mma::ColumnsOf64;
 inline constexpr int kTileBytes = kKeyTile * kKeyDim * 2;  // of keys, and of queries
 inline constexpr int kPageRows = static_cast<int>(kPagePositions), kTilePages = kKeyTile / kPageRows;
 
-// Where weights lie in a stage: for each page, which is a step of wgmma, tiles of 8 x 8 without swizzle.
-inline constexpr int kWeightsAt = kValueDim / 64 * ColumnsOf64::kBytes;
-inline constexpr int kStepBytes = kQueries * kPageRows * 2;
-static_assert(kStepBytes == kPageRows * 128);  // they are given back with their page
+// A tile's place: eight positions, of these 64 elements, then the next 64; then the next eight positions.
+struct Rows8 {
+  static constexpr int kColumnBytes = 8 * 128, kBytes = kKeyDim / 64 * kColumnBytes;
+  static __device__ __forceinline__ uint32_t offset(int r, int c) {
+    return static_cast<uint32_t>(r / 8 * kBytes + c / 8 * kColumnBytes) + mma::chunk_offset(r % 8, c % 8, 128);
+  }
+};
+inline constexpr int kPageBytes = kPageRows / 8 * Rows8::kBytes;
+// Where weights lie in a stage, tiles of 8 x 8 without swizzle: with eight positions those of all queries for them. So
+// they are given back with their page.
+inline constexpr int kWeightsAt = kValueDim / 64 * Rows8::kColumnBytes;
+static_assert(kQueries * 8 * 2 == Rows8::kColumnBytes);
 
 // Behind queries and stages in shared memory.
 struct Exchange {
@@ -37,16 +45,16 @@ struct Exchange {
     float scale[kQueries];        // what acc is multiplied by before a tile is added
     mma::MaxSum piece[kQueries];  // at a piece's end
   } scales[kStages];
-  uint64_t full[kStages], weights_full[kStages];  // a tile is there, its weights are
-  uint64_t empty[kStages][kTilePages];            // a page has been used
+  uint64_t full[kStages], scored[kStages], weights_full[kStages];  // a tile is there, has been scored, has weights
+  uint64_t empty[kStages][kTilePages];                             // a page has been used
   WorkRing ring;
   AttentionPlan plan;
 };
 inline constexpr int kExchangeAt = kTileBytes * (1 + kStages);
 inline constexpr int kSharedBytes = kExchangeAt + static_cast<int>(sizeof(Exchange));
 
-__device__ __forceinline__ uint64_t k_major(uint32_t address) {
-  return ptx::wgmma_descriptor(address, 16, 1024, ptx::Swizzle::k128);
+__device__ __forceinline__ uint64_t k_major(uint32_t address, int stride) {
+  return ptx::wgmma_descriptor(address, 16, stride, ptx::Swizzle::k128);
 }
 
 // Units of few queries have them in the first eight of each sixteen rows of wgmma, so that all warps share the work,
@@ -137,11 +145,12 @@ class PageCopier {
       : rows_(keys.rows), first_(unit.first), last_(unit.last) {
     row_ = static_cast<int>(threadIdx.x) / 8;
     from_ = row_ * rows_.row_bytes + threadIdx.x % 8 * 16;
-    to_ = mma::chunk_offset(row_, threadIdx.x % 8, 128);
+    to_ = Rows8::offset(row_, threadIdx.x % 8);
     look_up(unit.first_tile());
   }
 
-  __device__ void copy(int tile, uint32_t stage, uint64_t* empty, int parity) {
+  // Waits for each page of the stage to be empty; in the end every thread arrives at `full`.
+  __device__ void copy(int tile, uint32_t stage, uint64_t* empty, int parity, uint64_t* full) {
     const uint32_t pages = pages_;
     look_up(tile + kKeyTile);
 #pragma unroll 1
@@ -150,13 +159,14 @@ class PageCopier {
       const bool live = position >= first_ && position <= last_;
       const std::byte* from = rows_.base + __shfl_sync(cuda::kAllLanes, pages, p) * rows_.block_bytes + from_;
       if (!live) from = rows_.base;  // a copy that isn't live reads nothing, but its address must be one
-      const uint32_t to = stage + p * (kPageRows * 128) + to_;
       ptx::mbarrier_wait(empty + p, parity);
 #pragma unroll
       for (int column = 0; column < kKeyDim / 64; ++column) {
-        ptx::copy_async16(to + column * ColumnsOf64::kBytes, from + column * 128, live);
+        ptx::copy_async16(stage + to_ + p * kPageBytes + column * Rows8::kColumnBytes, from + column * 128, live,
+                          policy_);
       }
     }
+    ptx::arrive_after_copies(full);
   }
 
  private:
@@ -171,6 +181,7 @@ class PageCopier {
   int first_, last_, row_;
   int64_t from_;
   uint32_t to_, pages_;
+  const uint64_t policy_ = ptx::read_once();
 };
 
 // Waits for the kernel before this one where told to: before the first tile with positions of this step, since those
@@ -189,8 +200,7 @@ __device__ __forceinline__ void copy_tiles(const MmaAttention& a, const StepView
         wait = false;
       }
       copier.copy(tile, ptx::shared_address(stages) + turn.stage() * kTileBytes, exchange.empty[turn.stage()],
-                  turn.parity() ^ 1);
-      ptx::arrive_after_copies(&exchange.full[turn.stage()]);
+                  turn.parity() ^ 1, &exchange.full[turn.stage()]);
     }
     if (wait) ptx::wait_for_previous();
     return;
@@ -199,8 +209,8 @@ __device__ __forceinline__ void copy_tiles(const MmaAttention& a, const StepView
 #pragma unroll 1
   for (int tile = unit.first_tile(); tile <= unit.last; tile += kKeyTile, turn.next()) {
     for (uint64_t& empty : exchange.empty[turn.stage()]) ptx::mbarrier_wait(&empty, turn.parity() ^ 1);
-    mma::load_tile<kKeyDim, kGroup, ColumnsOf64>(keys, tile, unit.first, unit.last, stages + turn.stage() * kTileBytes,
-                                                 threadIdx.x);
+    mma::load_tile<kKeyDim, kGroup, Rows8>(keys, tile, unit.first, unit.last, stages + turn.stage() * kTileBytes,
+                                           threadIdx.x);
     if (keys.direct) {
       ptx::arrive_after_copies(&exchange.full[turn.stage()]);
     } else {
@@ -236,10 +246,10 @@ class Weigher {
     // The keys' last elements have been used by the other warps too.
     ptx::named_barrier_sync(3, kGroup);
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
-    const uint32_t to = queries_ + kTileBytes * (1 + turn.stage()) + kWeightsAt + warp * 512 + lane / 8 % 2 * 256 +
-                        lane / 16 * 128 + lane % 8 * 16;
+    const uint32_t to = queries_ + kTileBytes * (1 + turn.stage()) + kWeightsAt + lane / 16 * Rows8::kBytes +
+                        (warp * 16 + lane % 16) * 16;
 #pragma unroll
-    for (int k = 0; k < kTilePages; ++k) ptx::store_matrix_x4(to + k * kStepBytes, weights[k]);
+    for (int k = 0; k < kTilePages; ++k) ptx::store_matrix_x4(to + k * kPageBytes, weights[k]);
     Exchange::Scales& scales = to_.scales[turn.stage()];
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
@@ -261,13 +271,15 @@ class Weigher {
     for (int column = 0; column < kKeyDim / 64; ++column) {
 #pragma unroll
       for (int k = 0; k < 4; ++k) {
-        const uint32_t at = column * ColumnsOf64::kBytes + k * 32;
-        ptx::wgmma_bf16_shared<kKeyTile>(scores[0], k_major(queries_ + at), k_major(keys + at), column + k > 0);
+        ptx::wgmma_bf16_shared<kKeyTile>(scores[0], k_major(queries_ + column * ColumnsOf64::kBytes + k * 32, 1024),
+                                         k_major(keys + column * Rows8::kColumnBytes + k * 32, Rows8::kBytes),
+                                         column + k > 0);
       }
     }
     ptx::wgmma_commit();
     ptx::wgmma_wait<0>();
     ptx::pin<kKeyTile / 2>(scores[0]);
+    if (threadIdx.x % 32 == 0) ptx::mbarrier_arrive(&to_.scored[turn.stage()]);
   }
 
   const MmaAttention& a_;
@@ -289,48 +301,55 @@ class Adder {
         nodes_(a.nodes + static_cast<int64_t>(blockIdx.x) * kTreeLevels * a.slot.floats()) {}
 
   __device__ void run(const AttentionWork& unit, float* slot, Turn& turn) {
-#pragma unroll
-    for (float& x : acc_) x = 0;  // which spares their registers between units
 #pragma unroll 1
     for (int tile = unit.first_tile(); tile <= unit.last; tile += kKeyTile, turn.next()) {
       ptx::mbarrier_wait(&from_.weights_full[turn.stage()], turn.parity());
       const Exchange::Scales& scales = from_.scales[turn.stage()];
-      rescale(unit.starts_piece(tile), scales);
+      const bool starts_piece = unit.starts_piece(tile);
+      if (!starts_piece) rescale(scales);
       const bool ends_piece = unit.ends_piece(tile);
       if (ends_piece) node_[0] = scales.piece[thread_row(0)], node_[1] = scales.piece[thread_row(1)];
-      multiply(turn);
+      if (tile + kKeyTile <= unit.last) let_next_score(turn);
+      multiply(turn, starts_piece);
       if (ends_piece) end_piece(unit, tile, slot);
     }
   }
 
  private:
-  __device__ void rescale(bool starts_piece, const Exchange::Scales& scales) {
+  // The next tile's scores first, if that tile is there: then these products run while its weights are made.
+  __device__ void let_next_score(Turn turn) {
+    turn.next();
+    if (!ptx::mbarrier_test_wait(&from_.full[turn.stage()], turn.parity())) return;
+    ptx::mbarrier_wait(&from_.scored[turn.stage()], turn.parity());
+  }
+
+  __device__ void rescale(const Exchange::Scales& scales) {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      const float scale = starts_piece ? 0.f : scales.scale[thread_row(h)];
+      const float scale = scales.scale[thread_row(h)];
       if (__all_sync(cuda::kAllLanes, scale == 1.f)) continue;
 #pragma unroll
       for (int j = 0; j < kHalf / 8; ++j) {
 #pragma unroll
-        for (int i = 2 * h; i < 2 * h + 2; ++i) acc_[4 * j + i] = starts_piece ? 0.f : acc_[4 * j + i] * scale;
+        for (int i = 2 * h; i < 2 * h + 2; ++i) acc_[4 * j + i] *= scale;
       }
     }
   }
 
-  __device__ void multiply(const Turn& turn) {
+  __device__ void multiply(const Turn& turn, bool starts_piece) {
     ptx::mbarrier_wait(&from_.full[turn.stage()], turn.parity());
-    ptx::fence_async_shared();
     const uint32_t stage = stages_ + turn.stage() * kTileBytes, weights = stage + kWeightsAt;
-    const uint32_t values = stage + half_ * (kHalf / 64) * ColumnsOf64::kBytes;
+    const uint32_t values = stage + half_ * (kHalf / 64) * Rows8::kColumnBytes;
     ptx::wgmma_fence();
 #pragma unroll
     for (int k = 0; k < kTilePages; ++k) {
 #pragma unroll
       for (int part = 0; part < 2; ++part) {  // ptxas refuses 256 dimensions at once in so large a block
-        const uint32_t at = values + part * (kHalf / 2 / 64) * ColumnsOf64::kBytes + k * kPageRows * 128;
+        const uint32_t at = values + part * (kHalf / 2 / 64) * Rows8::kColumnBytes + k * kPageBytes;
         ptx::wgmma_bf16_shared<kHalf / 2, ptx::Major::kK, ptx::Major::kMN>(
-            acc_ + part * (kHalf / 4), ptx::wgmma_descriptor(weights + k * kStepBytes, 128, 256, ptx::Swizzle::kNone),
-            ptx::wgmma_descriptor(at, ColumnsOf64::kBytes, 1024, ptx::Swizzle::k128));
+            acc_ + part * (kHalf / 4),
+            ptx::wgmma_descriptor(weights + k * kPageBytes, Rows8::kBytes, 128, ptx::Swizzle::kNone),
+            ptx::wgmma_descriptor(at, Rows8::kColumnBytes, Rows8::kBytes, ptx::Swizzle::k128), !starts_piece || k > 0);
       }
       ptx::wgmma_commit();
     }
@@ -368,9 +387,10 @@ class Adder {
       const float scale = mma::out_scale(node_[h], a_.args.sinks, unit.first_head + n % unit.heads);
       const mma::ResultRow out(a_, unit, n);
       const int column = half_ * kHalf + thread() % 4 * 2;
+      // The addition makes zeros positive, which in a sum of other zeros could be either.
 #pragma unroll
       for (int j = 0; j < kHalf / 8; ++j) {
-        out.store(column + 8 * j, acc_[4 * j + 2 * h] * scale + 0.f, acc_[4 * j + 2 * h + 1] * scale + 0.f);
+        out.store(column + 8 * j, fmaf(acc_[4 * j + 2 * h], scale, 0.f), fmaf(acc_[4 * j + 2 * h + 1], scale, 0.f));
       }
     }
   }

@@ -20,21 +20,21 @@ struct AttentionGeometry {
   int32_t block_rows = 1;
   int32_t q_per_kv = 1;
   int32_t kv_heads = 1;
-  int32_t piece_factor = 1;
-  int32_t unit_logs = 1;  // units that aren't items have 2^i pieces, i below this
+  int32_t piece_shift = 0;  // pieces are longer by this power of two
+  int32_t unit_logs = 1;    // units that aren't items have 2^i pieces, i below this
   int64_t window = 0;
 
   WEIR_HD int32_t tiles() const { return kv_heads * head_groups; }  // of a block
-  WEIR_HD int64_t piece(int64_t p) const { return attention_piece(p, window) * piece_factor; }
+  WEIR_HD int64_t piece(int64_t p) const { return attention_piece(p, window) << piece_shift; }
   // The same as a power of two.
   __device__ int piece_log(int p) const {
     const int n = window > 0 && window <= p ? static_cast<int>(window) : p + 1;
     const int ceil = 32 - __clz(n - 1);
-    return (ceil > 14 ? ceil : 14) - 6 + (piece_factor == 2);
+    return (ceil > 14 ? ceil : 14) - 6 + piece_shift;
   }
   // Positions from p on have the same length of pieces up to here.
   __device__ int same_piece_end(int p) const {
-    const int end = 64 << (piece_log(p) - (piece_factor == 2));
+    const int end = 64 << (piece_log(p) - piece_shift);
     return window > 0 && end >= window ? 0x7fffffff : end;
   }
   __device__ int first_visible(int p) const { return static_cast<int>(weir::first_visible(p, window)); }

@@ -126,9 +126,9 @@ class KdaLayer final : public CudaOp {
                             std::max<double>(in_span, static_cast<double>(alone - (rounds == 0)) * turn);
         if (best.blocks > 0 && time >= least) continue;
         least = time;
-        best = {
-            static_cast<int>(rounds > 0 ? all : free),
-            {run, rounds > 0 ? static_cast<int>(together) : std::numeric_limits<int>::max(), rounds > 0 ? serial : 0}};
+        const bool leave = rounds > 0 && free > 0;  // else all blocks go on to the end
+        best = {static_cast<int>(rounds > 0 ? all : free),
+                {run, leave ? static_cast<int>(together) : std::numeric_limits<int>::max(), leave ? serial : 0}};
       }
     }
     return best;
@@ -140,7 +140,7 @@ class KdaLayer final : public CudaOp {
     const int chunks = range.end - range.first;
     const int serial = static_cast<int>(std::min<int64_t>(int64_t{bounds.spans} * heads, device().sm_count()));
     const int expected =
-        std::min(chunks, std::max(1, bounds.rows / kda::kChunk));  // bounds.rows bounds more than it has
+        std::min(chunks, std::max(bounds.spans, bounds.rows / kda::kChunk));  // bounds.rows bounds more than it has
     const PrepShape prep = prep_shape(expected, expected / bounds.spans, heads, serial);
     std::byte* const workspace = device().workspace();
     float4* const carry = reinterpret_cast<float4*>(workspace + capacity_ * kda::kBlockBytes);

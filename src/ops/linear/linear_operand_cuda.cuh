@@ -246,17 +246,27 @@ enum class Scales { kHalf, kHalfMin, kSuper32, kSuper32Min, kSuper16, kSuper16Mi
 
 // 128 + n and 136 are exact in BF16, and so is the difference.
 __device__ inline uint32_t nibbles_to_bf16(uint32_t nibbles, uint32_t minus) {
-  return cuda::ptx::add_bf16x2((nibbles & 0x000f000fu) | 0x43004300u, minus);
+  return cuda::ptx::add_bf16x2(cuda::ptx::and_or(nibbles, 0x000f000fu, 0x43004300u), minus);
 }
 // Signed bytes in the lower bytes of both halves: (128 + lower seven bits) - (128 or, with the sign bit, 256).
 __device__ inline uint32_t bytes_to_bf16(uint32_t bytes) {
-  return cuda::ptx::add_bf16x2((bytes & 0x007f007fu) | 0x43004300u, (bytes & 0x00800080u) | 0xc300c300u);
+  return cuda::ptx::add_bf16x2(cuda::ptx::and_or(bytes, 0x007f007fu, 0x43004300u),
+                               cuda::ptx::and_or(bytes, 0x00800080u, 0xc300c300u));
 }
 // Bytes of kIq4Values for four nibbles.
 __device__ inline uint32_t iq4_bytes(uint32_t nibbles) {
   const uint32_t low = __byte_perm(0xbfad9881u, 0xf6eaddcfu, nibbles & 0x7777u);
   const uint32_t high = __byte_perm(0x26190d01u, 0x71594535u, nibbles & 0x7777u);
   return __byte_perm(low, high, 0x3210u | (nibbles & 0x8888u) >> 1);
+}
+
+// d times (byte `byte` of `bytes` less `less`): exact, as d has eleven bits. The byte is put into 2^15's significand.
+__device__ inline float byte_product(float d, uint32_t bytes, int byte, int less) {
+  const float shifted = __uint_as_float(__byte_perm(bytes, 0x47000000u, 0x7404u + static_cast<uint32_t>(byte) * 16));
+  return fmaf(d, shifted, d * -(32768.f + static_cast<float>(less)));
+}
+__device__ inline float signed_product(float d, uint32_t bytes, int byte) {
+  return byte_product(d, bytes ^ 0x80808080u, byte, 128);
 }
 
 template <Codes kCodes, Scales kScales>
@@ -313,8 +323,8 @@ struct IntegerOperand {
       return cuda::widen_f16(static_cast<uint16_t>(first >> (16 * group)));
     } else {
       const float d = cuda::widen_f16(static_cast<uint16_t>(first));
-      const uint32_t integers = kScales == Scales::kSuper32 ? first >> 16 : scales[half][1];
-      return d * static_cast<float>(static_cast<int8_t>(integers >> (8 * group)));
+      constexpr bool kInFirst = kScales == Scales::kSuper32;
+      return signed_product(d, kInFirst ? first : scales[half][1], kInFirst ? 2 + group : group);
     }
   }
   __device__ float min(int group, int half) const {
@@ -322,8 +332,8 @@ struct IntegerOperand {
       return -cuda::widen_f16(static_cast<uint16_t>(scales[half][1] >> (16 * group)));
     } else {
       const float dmin = cuda::widen_f16(static_cast<uint16_t>(scales[half][0] >> 16));
-      const uint32_t integers = kScales == Scales::kSuper32Min ? scales[half][1] >> 16 : scales[half][kScaleWords - 1];
-      return dmin * static_cast<float>(integers >> (8 * group) & 255);
+      constexpr bool kSecond = kScales == Scales::kSuper32Min;
+      return byte_product(dmin, scales[half][kSecond ? 1 : kScaleWords - 1], kSecond ? 2 + group : group, 0);
     }
   }
 

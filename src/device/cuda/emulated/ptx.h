@@ -45,6 +45,8 @@ inline uint32_t mul_bf16x2(uint32_t a, uint32_t b) {
   return pack_bf16(low_bf16(a) * low_bf16(b), high_bf16(a) * high_bf16(b));
 }
 
+inline uint32_t and_or(uint32_t a, uint32_t mask, uint32_t bits) { return (a & mask) | bits; }
+
 // --- global memory --------------------------------------------------------------------------------------------------
 template <class T>
 T load_stream(const T* p) {
@@ -94,6 +96,7 @@ inline bool mbarrier_try_wait(uint64_t* barrier, int parity) {
   emulated::yield();
   return false;
 }
+inline bool mbarrier_test_wait(uint64_t* barrier, int parity) { return emulated::barrier_passed(barrier, parity); }
 inline void mbarrier_wait(uint64_t* barrier, int parity) {
   while (!mbarrier_try_wait(barrier, parity)) {}
 }
@@ -140,6 +143,8 @@ inline void copy_async16(uint32_t to, const void* from, bool live = true) {
   if (live) detail::require_aligned(from, 16, "an asynchronous copy's source");
   emulated::current->copies.add({detail::at_shared(to, 16), live ? from : nullptr, 16});
 }
+inline uint64_t read_once() { return 0; }
+inline void copy_async16(uint32_t to, const void* from, bool live, uint64_t) { copy_async16(to, from, live); }
 inline void copy_async4(uint32_t to, const void* from, bool live = true) {
   if (live) detail::require_aligned(from, 4, "an asynchronous copy's source");
   emulated::current->copies.add({detail::at_shared(to, 4), live ? from : nullptr, 4});
