@@ -242,12 +242,11 @@ TeamGrid team_grid(CudaDevice& device, TileFormat format, MultiplyArgs& args, in
 // each, but not for these (measured).
 bool team_pays(CudaDevice& device, TileFormat format, MultiplyArgs args, int32_t rows) {
   if (format == TileFormat::kBf16 || format == TileFormat::kF16 || rows > kTeamRows) return false;
-  if (rows < kLeastTeamRows || args.segments > kMostTeamBlocks || team_kernel(format, rows).kernel == nullptr) {
-    return false;
-  }
+  if (rows < kLeastTeamRows || args.segments == 1 || args.segments > kMostTeamBlocks) return false;
+  if (team_kernel(format, rows).kernel == nullptr) return false;
   const int full = device.sm_count(), blocks = TeamGrid(args, 8).blocks();
-  if (is_narrow(format) && rows <= 16) return blocks <= (rows <= 8 ? 8 : 4) * full;
-  if (rows <= 8) return blocks <= 3 * full / 2;
+  if (is_narrow(format) && rows <= 16) return blocks <= (rows > 4 && rows <= 8 ? 8 : 4) * full;
+  if (rows <= 8) return blocks <= (rows > 4 ? 3 * full / 2 : full);
   return (args.strips + 3) / 4 * args.segments > 2 * full && blocks <= 2 * full;
 }
 
