@@ -158,15 +158,6 @@ WEIR_PTX bool mbarrier_try_wait(uint64_t* barrier, int parity) {
                : "memory");
   return passed != 0;
 }
-// The same at once.
-WEIR_PTX bool mbarrier_test_wait(uint64_t* barrier, int parity) {
-  uint32_t passed;
-  asm volatile("{ .reg .pred p; mbarrier.test_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
-               : "=r"(passed)
-               : "r"(shared_address(barrier)), "r"(parity)
-               : "memory");
-  return passed != 0;
-}
 // Until the phase with this parity is over; the first phase has parity 0, and parity 1 passes before it.
 WEIR_PTX void mbarrier_wait(uint64_t* barrier, int parity) {
   while (!mbarrier_try_wait(barrier, parity)) {}

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "ops/attention/attention_softmax_cuda.cuh"
+#include "ops/attention/attention_units_cuda.cuh"
 
 namespace weir::few {
 

@@ -12,8 +12,7 @@ __device__ __forceinline__ void attend(const StepView& step, const MmaAttention&
   if (threadIdx.x == 0) {
     for (int s = 0; s < kStages; ++s) {
       ptx::mbarrier_init(&exchange.full[s], kGroup);
-      ptx::mbarrier_init(&exchange.scored[s], 4);  // warps
-      ptx::mbarrier_init(&exchange.weights_full[s], 4);
+      ptx::mbarrier_init(&exchange.weights_full[s], 4);  // warps
       for (uint64_t& empty : exchange.empty[s]) ptx::mbarrier_init(&empty, 8);
     }
     exchange.ring.init(12);
@@ -83,8 +82,7 @@ struct Node {
 };
 
 // A block for a query; a thread for four dimensions.
-__global__ void __launch_bounds__(kGroup, 7)
-    merge_kernel(const StepView* step, const __grid_constant__ MmaAttention a) {
+__global__ void __launch_bounds__(kGroup) merge_kernel(const StepView* step, const __grid_constant__ MmaAttention a) {
   const int64_t row = blockIdx.x;
   const int head = blockIdx.y;
   ptx::let_next_start();

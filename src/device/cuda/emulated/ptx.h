@@ -96,7 +96,6 @@ inline bool mbarrier_try_wait(uint64_t* barrier, int parity) {
   emulated::yield();
   return false;
 }
-inline bool mbarrier_test_wait(uint64_t* barrier, int parity) { return emulated::barrier_passed(barrier, parity); }
 inline void mbarrier_wait(uint64_t* barrier, int parity) {
   while (!mbarrier_try_wait(barrier, parity)) {}
 }
