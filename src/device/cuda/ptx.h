@@ -263,6 +263,10 @@ WEIR_PTX void bulk_load(void* to_shared, const void* from, int bytes, uint64_t* 
 WEIR_PTX void bulk_prefetch(const void* from, int bytes) {
   asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
 }
+// So that the first load by a map need not wait for the map itself.
+WEIR_PTX void prefetch_tensor_map(const TensorMap* map) {
+  asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
+}
 // The box of a matrix that begins at (column, row), to a multiple of 1024 bytes; the barrier hears of the whole box.
 WEIR_PTX void tensor_load(void* to_shared, const TensorMap* map, int column, int row, uint64_t* barrier) {
   asm volatile(

@@ -223,6 +223,26 @@ TEST_F(LinearCuda, GivesTheSameBitsWhereBlocksTakeAllSegments) {
   }
 }
 
+// Blocks that have a segment each, or several, and meet; ragged outputs.
+TEST_F(LinearCuda, GivesTheSameBitsHoweverManySegmentsMeet) {
+  std::mt19937 random(14);
+  for (const WeightFormat format :
+       {WeightFormat::kMxfp4, WeightFormat::kE4m3, WeightFormat::kQ8_0, WeightFormat::kQ4_K}) {
+    for (const int64_t in_wish : {900, 1536, 4096, 9216, 17500, 34000}) {
+      const int64_t out = 150, in = fitting(format, in_wish), rows = 40;
+      const Weight& weight = keep(random_weight(random, format, out, in, Values::kUsual));
+      Rows x(rows, in);
+      x.fill(random, Values::kUsual);
+      const Product many = multiply(weight, nullptr, x, Activations::kAuto);
+      for (const int64_t r : {3, 39}) {
+        Rows one = row_alone(x, r);
+        ASSERT_TRUE(same_bits(many.row(r, out), multiply(weight, nullptr, one, Activations::kAuto).row(0, out)))
+            << weight_format_name(format) << " in " << in << " row " << r;
+      }
+    }
+  }
+}
+
 TEST_F(LinearCuda, ServesStepsSmallerThanItsBounds) {
   std::mt19937 random(5);
   const int64_t out = 50, in = 4200;

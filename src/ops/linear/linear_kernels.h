@@ -46,4 +46,25 @@ inline WideKernel wide_kernel(TileFormat format, int32_t rows) {
   return format <= TileFormat::kIq4Nl ? wide_kernel_block(format, rows) : wide_kernel_super(format, rows);
 }
 
+// Of packed weights, up to 64 rows.
+struct TeamKernel {
+  void (*kernel)(MultiplyArgs, WideX) = nullptr;
+  int32_t rows = 0;           // at most
+  int64_t barrier_bytes = 0;  // of shared memory; stages of x and of each strip's weights, and sums come on top
+  int64_t x_bytes = 0;        // of a stage of x
+  int32_t x_tiles = 0;
+  int64_t stage_bytes = 0;  // of weights
+  int32_t stage_tiles = 0;
+};
+
+// The instance for so many rows: of 8 or 16, without minima also of 32 or 64.
+TeamKernel team_kernel_plain(TileFormat format, int32_t rows);
+TeamKernel team_kernel_block(TileFormat format, int32_t rows);
+TeamKernel team_kernel_super(TileFormat format, int32_t rows);
+
+inline TeamKernel team_kernel(TileFormat format, int32_t rows) {
+  if (format <= TileFormat::kMxfp4) return team_kernel_plain(format, rows);
+  return format <= TileFormat::kIq4Nl ? team_kernel_block(format, rows) : team_kernel_super(format, rows);
+}
+
 }  // namespace weir

@@ -2,6 +2,7 @@
 #include "ops/linear/linear_multiply.h"
 
 #include <algorithm>
+#include <bit>
 
 #include "ops/linear/linear_few_cuda.cuh"
 #include "ops/linear/linear_kernels.h"
@@ -180,11 +181,9 @@ int64_t partial_bytes(CudaDevice& device, TileFormat format, MultiplyArgs args, 
   return int64_t{128} * 4 * args.segments * eights;
 }
 
-void launch_wide(CudaDevice& device, TileFormat format, MultiplyArgs args, std::byte* workspace, int32_t rows) {
-  const WideKernel kernel = wide_kernel(format, rows);
-  const WideGrid grid = wide_grid(device, kernel, args, rows);
-  args.block_segments = grid.block_segments;
-  WideX x_maps;
+// x of each part, rounded where need be.
+bool map_rows(CudaDevice& device, const MultiplyArgs& args, std::byte* workspace, int32_t rows, int32_t box_rows,
+              WideX& maps) {
   auto* rounded = reinterpret_cast<uint16_t*>(workspace);
   cuda::Matrix x;
   for (int p = 0; p < args.part_count; ++p) {
@@ -192,10 +191,20 @@ void launch_wide(CudaDevice& device, TileFormat format, MultiplyArgs args, std::
       x = bf16_rows(device, args, args.parts[p], rounded, rows);
       rounded += rows * rounded_stride(args);
     }
-    if (const int error = cuda::map_tensor(x_maps.of_part[p], x, kernel.rows); error != 0) {
-      return device.launched(error);
+    if (const int error = cuda::map_tensor(maps.of_part[p], x, box_rows); error != 0) {
+      device.launched(error);
+      return false;
     }
   }
+  return true;
+}
+
+void launch_wide(CudaDevice& device, TileFormat format, MultiplyArgs args, std::byte* workspace, int32_t rows) {
+  const WideKernel kernel = wide_kernel(format, rows);
+  const WideGrid grid = wide_grid(device, kernel, args, rows);
+  args.block_segments = grid.block_segments;
+  WideX x_maps;
+  if (!map_rows(device, args, workspace, rows, kernel.rows, x_maps)) return;
   // No more blocks are let onto one multiprocessor than are needed, while others have fewer.
   constexpr int64_t kReserved = 1024;  // of shared memory, by the system for each block
   const int resident = std::min((grid.items(args) + device.sm_count() - 1) / device.sm_count(), kernel.blocks);
@@ -209,12 +218,88 @@ void launch_wide(CudaDevice& device, TileFormat format, MultiplyArgs args, std::
                kernel.kernel, args, x_maps);
 }
 
+// --- packed weights, up to 64 rows
+
+constexpr int32_t kLeastTeamRows = 2, kTeamRows = 64;
+constexpr int kMostTeamBlocks = 16;  // of a cluster: a segment each
+
+struct TeamGrid {
+  int strips, teams, splits;
+
+  TeamGrid(MultiplyArgs& args, int strips_) : strips(strips_), splits(args.segments) {
+    place_parts(args, strips);
+    teams = (args.places + strips - 1) / strips;
+  }
+  int blocks() const { return teams * splits; }
+};
+
+bool is_narrow(TileFormat format) { return tile_bytes(format) < 1024; }
+
+// Fewer strips, more blocks, where multiprocessors would be idle or have an uneven number (measured).
+TeamGrid team_grid(CudaDevice& device, TileFormat format, MultiplyArgs& args, int32_t rows) {
+  const TeamGrid many(args, 8);
+  if (!is_narrow(format) || rows > 16) return many;
+  const TeamGrid few(args, 4);
+  const bool four = rows <= 8 ? many.blocks() > device.sm_count() : few.blocks() <= 2 * device.sm_count();
+  return four ? few : TeamGrid(args, 8);
+}
+
+// Where decoding takes most of the time, and where the segments are too many for the other kernel's blocks to have one
+// each, but not for these (measured).
+bool team_pays(CudaDevice& device, TileFormat format, MultiplyArgs args, int32_t rows) {
+  if (format == TileFormat::kBf16 || format == TileFormat::kF16 || rows > kTeamRows) return false;
+  if (rows < kLeastTeamRows || args.segments == 1 || args.segments > kMostTeamBlocks) return false;
+  if (team_kernel(format, rows).kernel == nullptr) return false;
+  const int full = device.sm_count(), blocks = TeamGrid(args, 8).blocks();
+  if (rows <= 8) {
+    if (is_narrow(format)) return blocks <= 2 * full;
+    return args.segments > 4 && blocks <= (rows > 4 ? 3 * full / 2 : full);
+  }
+  if (is_narrow(format) && rows <= 16) return blocks <= 4 * full;
+  return (args.strips + 3) / 4 * args.segments > 2 * full && blocks <= 2 * full;
+}
+
+void launch_team(CudaDevice& device, TileFormat format, MultiplyArgs args, std::byte* workspace, int32_t rows) {
+  constexpr int64_t kReserved = 1024;  // of shared memory, by the system for each block
+  constexpr int kMostStages = 79;      // of weights, for whose barriers there is room
+  const TeamKernel kernel = team_kernel(format, rows);
+  const TeamGrid grid = team_grid(device, format, args, rows);
+  args.block_strips = grid.strips;
+  args.splits = grid.splits;
+  const int tiles = args.segment_tiles;
+  const auto x_stages = static_cast<uint32_t>((tiles + kernel.x_tiles - 1) / kernel.x_tiles);
+  args.x_stages = static_cast<int32_t>(std::min<int64_t>(std::bit_ceil(x_stages), rows <= 16 ? 16 : 256 / kernel.rows));
+  const int64_t units = (grid.strips * kernel.rows / 8 + grid.splits - 1) / grid.splits;
+  const int64_t fixed = kernel.barrier_bytes + args.x_stages * kernel.x_bytes + units * args.segments * 512;
+  const int64_t strip_stages = grid.strips * kernel.stage_bytes;
+  const int64_t fit = ((device.shared_limit() - kReserved) / 2 - fixed) / strip_stages;  // two blocks
+  const int64_t stages = (tiles + kernel.stage_tiles - 1) / kernel.stage_tiles;
+  args.ring_stages =
+      static_cast<int32_t>(std::min<int64_t>(std::clamp<int64_t>(fit, 2, kMostStages / grid.strips), stages));
+  WideX x_maps;
+  if (!map_rows(device, args, workspace, rows, kernel.rows, x_maps)) return;
+  cuda::launch(device,
+               {.grid = grid.blocks(),
+                .block = 32 * grid.strips,
+                .shared_bytes = fixed + args.ring_stages * strip_stages,
+                .cluster = static_cast<unsigned>(grid.splits),
+                .overlap = true},
+               kernel.kernel, args, x_maps);
+}
+
 }  // namespace
 
 void prepare_multiply(CudaDevice& device, TileFormat format) {
   cuda::allow_shared(few_rows_kernel(format).kernel, device.shared_limit());
   for (const int32_t rows : {16, 32, 64, 128}) {
     cuda::allow_shared(wide_kernel(format, rows).kernel, device.shared_limit());
+  }
+  if (format == TileFormat::kBf16 || format == TileFormat::kF16) return;
+  for (const int32_t rows : {8, 16, 32, 64}) {
+    const TeamKernel team = team_kernel(format, rows);
+    if (team.kernel == nullptr) continue;
+    cuda::allow_shared(team.kernel, device.shared_limit());
+    cuda::allow_large_clusters(team.kernel);
   }
 }
 
@@ -225,6 +310,7 @@ int64_t multiply_bytes(CudaDevice& device, TileFormat format, const MultiplyArgs
 void multiply_tiles(CudaDevice& device, TileFormat format, MultiplyArgs args, std::byte* workspace, int32_t rows) {
   if (rows == 0) return;
   args.partials = reinterpret_cast<float*>(workspace + rounded_bytes(args, rows));
+  if (team_pays(device, format, args, rows)) return launch_team(device, format, args, workspace, rows);
   if (few_rows_pay(device, format, args, rows)) return launch_few_rows(device, format, args, rows);
   launch_wide(device, format, args, workspace, rows);
 }

@@ -169,6 +169,7 @@ inline void bulk_load(void* to_shared, const void* from, int bytes, uint64_t* ba
   emulated::current_block->cluster->bulk_loads.push_back({to_shared, from, static_cast<size_t>(bytes), barrier});
 }
 inline void bulk_prefetch(const void* from, int bytes) { detail::require_bulk(nullptr, from, bytes); }
+inline void prefetch_tensor_map(const TensorMap*) {}
 inline void tensor_load(void* to_shared, const TensorMap* map, int column, int row, uint64_t* barrier) {
   detail::require_aligned(to_shared, 1024, "a box's shared address");
   const Matrix& matrix = map->matrix;
