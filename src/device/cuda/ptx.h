@@ -199,7 +199,8 @@ WEIR_PTX void cluster_store16(uint32_t to, float4 v) {
   asm volatile("st.shared::cluster.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(to), "f"(v.x), "f"(v.y), "f"(v.z), "f"(v.w)
                : "memory");
 }
-// The same; the mbarrier of the block that `to` is in hears of the 16 bytes, when they can be read.
+// The same; the mbarrier of the block that `to` is in hears of the 16 bytes, when they can be read. Not in a cluster of
+// one block.
 WEIR_PTX void cluster_store16_async(uint32_t to, float4 v, uint32_t barrier) {
   asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1, %2, %3, %4}, [%5];" ::"r"(to),
                "f"(v.x), "f"(v.y), "f"(v.z), "f"(v.w), "r"(barrier)

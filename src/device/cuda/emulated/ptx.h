@@ -130,6 +130,9 @@ inline float4 cluster_load16(uint32_t from) {
 }
 inline void cluster_store16(uint32_t to, float4 value) { std::memcpy(detail::at_cluster(to, 16), &value, 16); }
 inline void cluster_store16_async(uint32_t to, float4 value, uint32_t barrier) {
+  if (emulated::current_block->cluster->blocks.size() < 2) {
+    emulated::fail_kernel("an asynchronous store needs a cluster of at least two blocks");
+  }
   cluster_store16(to, value);
   emulated::barrier_complete_bytes(detail::barrier_at_cluster(barrier), 16);
 }
