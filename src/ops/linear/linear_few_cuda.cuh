@@ -3,6 +3,7 @@
 
 #include "ops/linear/linear_few_x_cuda.cuh"
 #include "ops/linear/linear_kernels.h"
+#include "ops/linear/linear_sums_cuda.cuh"
 #include "ops/linear/linear_tile_cuda.cuh"
 
 namespace weir {
@@ -39,23 +40,6 @@ struct FewRuns {
     return {part.tiles + segment * args.segment_tiles * tile_bytes, args.segment_tiles};
   }
 };
-
-__device__ inline void store_outputs(const MultiplyArgs& args, int place, int rows, const Sums<1>& sums) {
-  const LinearPart& part = part_of(args, place);
-  const int lane = lane_index();
-#pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    const int o = (place - part.first_place) * static_cast<int>(kTileOuts) + lane / 4 + 8 * half;
-    if (o >= part.out) return;
-    const float bias = part.bias != nullptr ? part.bias[o] : 0;
-    for (int i = 0; i < 2; ++i) {
-      const int row = lane % 4 * 2 + i;
-      if (row >= rows) continue;
-      const float sum = sums.value[0][2 * half + i];
-      store_output(part, row, o, part.bias != nullptr ? sum + bias : sum);
-    }
-  }
-}
 
 // Where the sums of a cluster's runs meet: strip i's in the block i mod cluster, segment by segment, 32 fours to each.
 // Behind them the barrier that hears of all that a block gets.
@@ -145,14 +129,14 @@ __global__ void __launch_bounds__(32 * kFewWarps, 2) linear_few_rows(const __gri
       } else {
         total.add(sums);
       }
-      if (run.segment == args.segments - 1) store_outputs(args, share.first + run.strip, rows, total);
+      if (run.segment == args.segments - 1) store_sums<8>(args, share.first + run.strip, 0, rows, total.value[0]);
     }
     run = runs.at(i);
   }
   if (args.whole_strips) return;
   meeting.wait();
   for (int own = warp; own < meeting.own_strips; own += warps) {
-    store_outputs(args, share.first + own * args.cluster + share.rank, rows, meeting.total(own));
+    store_sums<8>(args, share.first + own * args.cluster + share.rank, 0, rows, meeting.total(own).value[0]);
   }
 }
 

@@ -8,19 +8,26 @@
 
 namespace weir {
 
+// Of three tables of instances the one that has a format: plain BF16, F16, E4M3, MXFP4; blocks GGUF's of 32; super
+// those of 256.
+template <class Table>
+Table* table_of(TileFormat format, Table* plain, Table* blocks, Table* super) {
+  if (format <= TileFormat::kMxfp4) return plain;
+  return format <= TileFormat::kIq4Nl ? blocks : super;
+}
+
 struct FewRowsKernel {
   void (*kernel)(MultiplyArgs) = nullptr;
   int64_t stage_bytes = 0;  // of a warp's ring
   int32_t stage_tiles = 0;
 };
 
-FewRowsKernel few_rows_kernel_plain(TileFormat format);  // BF16, F16, E4M3, MXFP4
-FewRowsKernel few_rows_kernel_block(TileFormat format);  // GGUF's blocks of 32
-FewRowsKernel few_rows_kernel_super(TileFormat format);  // and of 256
+FewRowsKernel few_rows_kernel_plain(TileFormat format);
+FewRowsKernel few_rows_kernel_block(TileFormat format);
+FewRowsKernel few_rows_kernel_super(TileFormat format);
 
 inline FewRowsKernel few_rows_kernel(TileFormat format) {
-  if (format <= TileFormat::kMxfp4) return few_rows_kernel_plain(format);
-  return format <= TileFormat::kIq4Nl ? few_rows_kernel_block(format) : few_rows_kernel_super(format);
+  return table_of(format, few_rows_kernel_plain, few_rows_kernel_block, few_rows_kernel_super)(format);
 }
 
 // x of each part, in boxes of the rows of a block.
@@ -42,8 +49,7 @@ WideKernel wide_kernel_block(TileFormat format, int32_t rows);
 WideKernel wide_kernel_super(TileFormat format, int32_t rows);
 
 inline WideKernel wide_kernel(TileFormat format, int32_t rows) {
-  if (format <= TileFormat::kMxfp4) return wide_kernel_plain(format, rows);
-  return format <= TileFormat::kIq4Nl ? wide_kernel_block(format, rows) : wide_kernel_super(format, rows);
+  return table_of(format, wide_kernel_plain, wide_kernel_block, wide_kernel_super)(format, rows);
 }
 
 // Of packed weights, up to 64 rows.
@@ -63,8 +69,7 @@ TeamKernel team_kernel_block(TileFormat format, int32_t rows);
 TeamKernel team_kernel_super(TileFormat format, int32_t rows);
 
 inline TeamKernel team_kernel(TileFormat format, int32_t rows) {
-  if (format <= TileFormat::kMxfp4) return team_kernel_plain(format, rows);
-  return format <= TileFormat::kIq4Nl ? team_kernel_block(format, rows) : team_kernel_super(format, rows);
+  return table_of(format, team_kernel_plain, team_kernel_block, team_kernel_super)(format, rows);
 }
 
 }  // namespace weir

@@ -13,26 +13,6 @@ namespace weir {
 
 inline constexpr int kTeamStrips = 16;  // of a block at most; two blocks of half as many fit a multiprocessor
 
-// Sums of eight rows of a strip to y.
-__device__ inline void store_eight(const MultiplyArgs& args, int place, int first_row, int rows, const float4& sums) {
-  const LinearPart& part = part_of(args, place);
-  const int lane = lane_index();
-  const float values[4] = {sums.x, sums.y, sums.z, sums.w};
-#pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    const int o = (place - part.first_place) * static_cast<int>(kTileOuts) + lane / 4 + 8 * half;
-    if (o >= part.out) return;
-    const float bias = part.bias != nullptr ? part.bias[o] : 0;
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      const int row = first_row + lane % 4 * 2 + i;
-      if (row >= rows) continue;
-      const float sum = values[2 * half + i];
-      store_output(part, row, o, part.bias != nullptr ? sum + bias : sum);
-    }
-  }
-}
-
 // Eights of rows of all the block's strips are dealt out to the team: unit u = strip * kEights + eight is added up by
 // the block with rank u % splits, and is the (u / splits)-th there.
 template <class Stages>
@@ -44,7 +24,7 @@ __device__ inline int units_of(const MultiplyArgs& args, const TeamItem& item, c
 // Sends a segment's sums of a strip to where they are added up.
 template <int kRows, class Stages>
 __device__ inline void send_sums(const MultiplyArgs& args, const Stages& stages, int segment, int strip,
-                                 const TeamSums<kRows>& sums) {
+                                 const StripSums<kRows>& sums) {
   const uint32_t to = cuda::ptx::shared_address(stages.sums()) + segment * 512 + lane_index() * 16;
   const uint32_t barrier = cuda::ptx::shared_address(stages.sums_full());
 #pragma unroll
@@ -72,7 +52,7 @@ __device__ inline void add_sums(const MultiplyArgs& args, const TeamItem& item, 
       const float4 part = parts[s * 32];
       sum = {sum.x + part.x, sum.y + part.y, sum.z + part.z, sum.w + part.w};
     }
-    store_eight(args, item.first + strip, first_row, rows, sum);
+    store_sums<8>(args, item.first + strip, first_row, rows, {sum.x, sum.y, sum.z, sum.w});
   }
 }
 
@@ -93,7 +73,7 @@ __global__ void __launch_bounds__(32 * kTeamStrips, 1)
   cuda::ptx::wait_for_previous();
   reader.bring_first_x();
   cuda::ptx::cluster_wait();  // barriers for sums are there
-  TeamSums<kRows> sums;
+  StripSums<kRows> sums;
   if constexpr (TeamShape<Operand, kRows>::kWarps) {
     multiply_by_warp<Operand, kRows>(reader, sums);
   } else if constexpr (Operand::kGroupSteps == 0) {

@@ -1,14 +1,10 @@
 // Products of segments in the kernel of linear_team_cuda.cuh.
 #pragma once
 
+#include "ops/linear/linear_sums_cuda.cuh"
 #include "ops/linear/linear_team_stages_cuda.cuh"
 
 namespace weir {
-
-// sums are of this thread's outputs and rows as wgmma lays them out: sums[4 j + i] of output lane / 4 + 8 (i / 2) of
-// the warp's strip and row 8 j + lane % 4 * 2 + i % 2.
-template <int kRows>
-using TeamSums = float[kRows / 2];
 
 // A tile of x as the copy engine leaves it, in B fragments of mma.
 template <int kColumns>
@@ -31,7 +27,7 @@ struct TeamFragments {
 
 // A segment from zero by a warp. A tile is loaded while the one before is multiplied.
 template <class Operand, int kRows>
-__device__ inline void multiply_by_warp(TeamReader<Operand, kRows>& reader, TeamSums<kRows>& all) {
+__device__ inline void multiply_by_warp(TeamReader<Operand, kRows>& reader, StripSums<kRows>& all) {
   using Shape = TeamShape<Operand, kRows>;
   constexpr int kColumns = kRows / 8;
   Sums<kColumns> sums;
@@ -79,7 +75,7 @@ struct TeamX {
 
 // A segment from zero of weights without scales: products go to the sums. While a tile multiplies, the next is decoded.
 template <class Operand, int kRows>
-__device__ inline void multiply_plain(TeamReader<Operand, kRows>& reader, TeamSums<kRows>& sums) {
+__device__ inline void multiply_plain(TeamReader<Operand, kRows>& reader, StripSums<kRows>& sums) {
   uint32_t a[2][4][4];
   const auto multiply_tile = [&]<int kSet, bool kFresh>() {
     const Operand w = reader.weights();
@@ -136,7 +132,7 @@ struct TeamTurn {
     cuda::ptx::wgmma_commit();
   }
   // When they are done.
-  __device__ void end(int chunk, Product& product, TeamSums<kRows>& all) const {
+  __device__ void end(int chunk, Product& product, StripSums<kRows>& all) const {
     cuda::ptx::pin<kChunkRows / 2>(product);
     float* sums = all + chunk * (kChunkRows / 2);
 #pragma unroll
@@ -148,7 +144,7 @@ struct TeamTurn {
 // A segment from zero of weights with scales, some for each tile. While products of a chunk of rows are on their way,
 // those before them are scaled, and the next weights are decoded.
 template <class Operand, int kRows>
-__device__ inline void multiply_groups(TeamReader<Operand, kRows>& reader, TeamSums<kRows>& sums) {
+__device__ inline void multiply_groups(TeamReader<Operand, kRows>& reader, StripSums<kRows>& sums) {
   using Turn = TeamTurn<Operand, kRows>;
   constexpr int kOfTile = Turn::kOfTile, kChunks = Turn::kChunks;
   typename Turn::Product products[2];
@@ -189,7 +185,7 @@ __device__ inline void multiply_groups(TeamReader<Operand, kRows>& reader, TeamS
 
 // The same of weights with a scale for each tile.
 template <class Operand, int kRows>
-__device__ inline void multiply_scaled(TeamReader<Operand, kRows>& reader, TeamSums<kRows>& sums) {
+__device__ inline void multiply_scaled(TeamReader<Operand, kRows>& reader, StripSums<kRows>& sums) {
   using Turn = TeamTurn<Operand, kRows>;
   constexpr int kChunks = Turn::kChunks;
   typename Turn::Product products[2];
