@@ -18,6 +18,12 @@
 namespace weir::cuda::ptx {
 
 WEIR_PTX uint32_t shared_address(const void* p) { return static_cast<uint32_t>(__cvta_generic_to_shared(p)); }
+// The same place, kept in a register: of what it knows the compiler makes addresses again and again.
+WEIR_PTX std::byte* hidden_shared(std::byte* p) {
+  uint32_t address = shared_address(p);
+  asm volatile("" : "+r"(address));
+  return static_cast<std::byte*>(__cvta_shared_to_generic(address));
+}
 
 // --- arithmetic -----------------------------------------------------------------------------------------------------
 

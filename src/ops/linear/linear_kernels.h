@@ -72,4 +72,21 @@ inline TeamKernel team_kernel(TileFormat format, int32_t rows) {
   return table_of(format, team_kernel_plain, team_kernel_block, team_kernel_super)(format, rows);
 }
 
+// Of packed weights without minima, up to 64 rows.
+struct ResidentKernel {
+  void (*kernel)(MultiplyArgs) = nullptr;
+  int32_t rows = 0;         // at most
+  int64_t stage_bytes = 0;  // of a warp's ring
+  int32_t stage_tiles = 0;
+};
+
+// The instance for so many rows: of 32 or 64.
+ResidentKernel resident_kernel_plain(TileFormat format, int32_t rows);
+ResidentKernel resident_kernel_block(TileFormat format, int32_t rows);
+ResidentKernel resident_kernel_super(TileFormat format, int32_t rows);
+
+inline ResidentKernel resident_kernel(TileFormat format, int32_t rows) {
+  return table_of(format, resident_kernel_plain, resident_kernel_block, resident_kernel_super)(format, rows);
+}
+
 }  // namespace weir

@@ -6,6 +6,7 @@
 
 #include "ops/linear/linear_few_cuda.cuh"
 #include "ops/linear/linear_kernels.h"
+#include "ops/linear/linear_resident_turns_cuda.cuh"
 #include "ops/linear/linear_wide_cuda.cuh"
 
 namespace weir {
@@ -14,6 +15,7 @@ namespace {
 inline constexpr int32_t kFewRows = 8;          // at most, of the kernel for few
 inline constexpr int32_t kMostSplitRows = 512;  // of launches whose blocks may take one segment
 inline constexpr int kRoundThreads = 256;
+inline constexpr int32_t kLeastResidentRows = 17, kResidentRows = 64;
 inline constexpr int kMostMeeting = 64;  // runs of a block whose sums meet, with few rows
 
 int64_t rounded_stride(const MultiplyArgs& args) { return (args.in + 7) / 8 * 8; }
@@ -178,6 +180,11 @@ int64_t partial_bytes(CudaDevice& device, TileFormat format, MultiplyArgs args, 
     }
     if (most >= rows) break;
   }
+  for (const int32_t most : {32, 64}) {
+    if (rows >= kLeastResidentRows && resident_kernel(format, most).kernel != nullptr) {
+      eights = std::max<int64_t>(eights, args.strips * (std::min(most, (rows + 31) / 32 * 32) / 8));
+    }
+  }
   return int64_t{128} * 4 * args.segments * eights;
 }
 
@@ -287,6 +294,41 @@ void launch_team(CudaDevice& device, TileFormat format, MultiplyArgs args, std::
                kernel.kernel, args, x_maps);
 }
 
+// --- packed weights, more than sixteen and up to 64 rows
+
+bool resident_pays(CudaDevice& device, TileFormat format, const MultiplyArgs& args, int32_t rows) {
+  if (rows < kLeastResidentRows || rows > kResidentRows || different_x(args) > 1) return false;
+  if (args.segments > device.sm_count() || args.segment_tiles * kTileIns > kSegmentIns) return false;
+  return resident_kernel(format, rows).kernel != nullptr;
+}
+
+// A block a multiprocessor, the same number for each segment; of four warps for each unit, at most sixteen.
+void launch_resident(CudaDevice& device, TileFormat format, MultiplyArgs args, std::byte* workspace, int32_t rows) {
+  const ResidentKernel kernel = resident_kernel(format, rows);
+  place_parts(args, 4);
+  const int all = (args.places + 3) / 4;
+  args.splits = std::min(device.sm_count() / args.segments, all);
+  args.block_segments = 1;
+  args.x_rows = rows;
+  const cuda::Matrix x = bf16_rows(device, args, args.parts[0], reinterpret_cast<uint16_t*>(workspace), rows);
+  for (int p = 0; p < args.part_count; ++p) {
+    args.parts[p].x = x.elements;
+    args.parts[p].x_stride = x.stride;
+  }
+  const int units = (all + args.splits - 1) / args.splits, rounds = (units + 3) / 4;
+  const int warps = 4 * ((units + rounds - 1) / rounds);
+  const int64_t x_bytes = resident_x_bytes(args.segment_tiles, kernel.rows), stage_bytes = kernel.stage_bytes + 16;
+  const int64_t stages = int64_t{rounds} * ((args.segment_tiles + kernel.stage_tiles - 1) / kernel.stage_tiles);
+  const int64_t fit = (device.shared_limit() - x_bytes) / (warps * stage_bytes);
+  args.ring_stages = static_cast<int32_t>(std::min(fit, stages));
+  cuda::launch(device,
+               {.grid = args.splits * args.segments,
+                .block = 32 * warps,
+                .shared_bytes = x_bytes + warps * args.ring_stages * stage_bytes,
+                .overlap = true},
+               kernel.kernel, args);
+}
+
 }  // namespace
 
 void prepare_multiply(CudaDevice& device, TileFormat format) {
@@ -295,6 +337,10 @@ void prepare_multiply(CudaDevice& device, TileFormat format) {
     cuda::allow_shared(wide_kernel(format, rows).kernel, device.shared_limit());
   }
   if (format == TileFormat::kBf16 || format == TileFormat::kF16) return;
+  for (const int32_t rows : {32, 64}) {
+    const ResidentKernel resident = resident_kernel(format, rows);
+    if (resident.kernel != nullptr) cuda::allow_shared(resident.kernel, device.shared_limit());
+  }
   for (const int32_t rows : {8, 16, 32, 64}) {
     const TeamKernel team = team_kernel(format, rows);
     if (team.kernel == nullptr) continue;
@@ -310,6 +356,7 @@ int64_t multiply_bytes(CudaDevice& device, TileFormat format, const MultiplyArgs
 void multiply_tiles(CudaDevice& device, TileFormat format, MultiplyArgs args, std::byte* workspace, int32_t rows) {
   if (rows == 0) return;
   args.partials = reinterpret_cast<float*>(workspace + rounded_bytes(args, rows));
+  if (resident_pays(device, format, args, rows)) return launch_resident(device, format, args, workspace, rows);
   if (team_pays(device, format, args, rows)) return launch_team(device, format, args, workspace, rows);
   if (few_rows_pay(device, format, args, rows)) return launch_few_rows(device, format, args, rows);
   launch_wide(device, format, args, workspace, rows);

@@ -19,6 +19,8 @@ inline uint32_t shared_address(const void* p) {
   return static_cast<uint32_t>(static_cast<const std::byte*>(p) - emulated::dynamic_shared());
 }
 
+inline std::byte* hidden_shared(std::byte* p) { return p; }
+
 namespace detail {
 inline std::byte* at_shared(uint32_t address, unsigned alignment) {
   if (address % alignment != 0) {

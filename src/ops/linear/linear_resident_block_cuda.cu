@@ -1,0 +1,18 @@
+#include "ops/linear/linear_resident_cuda.cuh"
+
+namespace weir {
+
+ResidentKernel resident_kernel_block(TileFormat format, int32_t rows) {
+  switch (format) {
+    case TileFormat::kQ4_0:
+      return resident_instance<TileFormat::kQ4_0>(rows);
+    case TileFormat::kQ8_0:
+      return resident_instance<TileFormat::kQ8_0>(rows);
+    case TileFormat::kIq4Nl:
+      return resident_instance<TileFormat::kIq4Nl>(rows);
+    default:
+      return {};
+  }
+}
+
+}  // namespace weir

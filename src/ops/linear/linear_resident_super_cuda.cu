@@ -1,0 +1,18 @@
+#include "ops/linear/linear_resident_cuda.cuh"
+
+namespace weir {
+
+ResidentKernel resident_kernel_super(TileFormat format, int32_t rows) {
+  switch (format) {
+    case TileFormat::kQ3_K:
+      return resident_instance<TileFormat::kQ3_K>(rows);
+    case TileFormat::kQ6_K:
+      return resident_instance<TileFormat::kQ6_K>(rows);
+    case TileFormat::kIq4Xs:
+      return resident_instance<TileFormat::kIq4Xs>(rows);
+    default:
+      return {};
+  }
+}
+
+}  // namespace weir

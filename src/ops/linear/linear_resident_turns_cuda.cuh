@@ -1,0 +1,280 @@
+// What the kernel of linear_resident_cuda.cuh has in shared memory, and its products.
+#pragma once
+
+#include "ops/linear/linear_multiply_cuda.cuh"
+#include "ops/linear/linear_sums_cuda.cuh"
+#include "ops/linear/linear_tile_cuda.cuh"
+
+#ifndef WEIR_STAMP
+#define WEIR_STAMP(event)
+#define WEIR_TILE_STAMP(tile)
+#define WEIR_FIRST_STAMP(first)
+#endif
+
+namespace weir {
+
+inline constexpr int kResidentTiles = kSegmentIns / kTileIns;  // of x, at most
+
+constexpr int64_t resident_x_bytes(int64_t segment_tiles, int64_t rows) {
+  return segment_tiles * rows * 128 + 8 * kResidentTiles;
+}
+
+// A block's segment and its units: 64 places each, from `first` on.
+struct ResidentShare {
+  int segment, first, units;
+
+  __device__ explicit ResidentShare(const MultiplyArgs& args) {
+    const int block = static_cast<int>(blockIdx.x) / args.segments, blocks = args.splits;
+    const int all = (args.places + 3) / 4;
+    segment = static_cast<int>(blockIdx.x) % args.segments;
+    const int begin = all * block / blocks, end = all * (block + 1) / blocks;
+    first = 4 * begin;
+    units = end - begin;
+  }
+};
+
+// Rows of x in a segment as BF16, as wgmma reads them: tiles of 64 k, rows of 128 bytes, swizzled. The block's threads
+// bring a tile after the other; the copy engine would bring the weights first.
+template <int kRows>
+struct ResidentX {
+  static constexpr int kTileBytes = kRows * 128;
+
+  const MultiplyArgs& args;
+  std::byte* tiles;
+  uint64_t* full;  // of each tile
+
+  __device__ ResidentX(const MultiplyArgs& args_, std::byte* shared)
+      : args(args_), tiles(shared), full(reinterpret_cast<uint64_t*>(shared + args_.segment_tiles * kTileBytes)) {}
+  __device__ void init() const {
+    for (int t = 0; t < args.segment_tiles; ++t) cuda::ptx::mbarrier_init(full + t, static_cast<int>(blockDim.x) / 32);
+    cuda::ptx::mbarrier_fence_init();
+  }
+  // Sixteen groups of copies, some empty.
+  __device__ void request(const LinearPart& part, int segment) const {
+    const int thread = static_cast<int>(threadIdx.x), eight = thread % 8, step = static_cast<int>(blockDim.x) / 8;
+    const int first = segment * args.segment_tiles * static_cast<int>(kTileIns) + 8 * eight;
+    const auto* from = static_cast<const uint16_t*>(part.x) + first;
+#pragma unroll 1
+    for (int t = 0; t < kResidentTiles; ++t) {
+      if (t < args.segment_tiles) {
+        const int k = t * static_cast<int>(kTileIns);
+        for (int row = thread / 8; row < kRows; row += step) {
+          std::byte* to = tiles + t * kTileBytes + row * 128 + (eight ^ row % 8) * 16;
+          const bool there = row < args.x_rows;
+          if (first + k + 8 <= args.in || !there) {
+            cuda::ptx::copy_async16(cuda::ptx::shared_address(to), there ? from + row * part.x_stride + k : from, there);
+          } else {
+            *reinterpret_cast<uint4*>(to) = load_eight(from + row * part.x_stride + k, 0, args.in - first - k);
+          }
+        }
+      }
+      cuda::ptx::commit_copies();
+    }
+  }
+  // Waits for what this warp has brought of the next tile, and says so; once for each tile, ascending.
+  __device__ void own_part(int tile) const {
+    cuda::ptx::wait_copies<kResidentTiles - 1>();
+    cuda::ptx::commit_copies();
+    cuda::ptx::fence_async_shared();
+    __syncwarp();
+    if (lane_index() == 0) cuda::ptx::mbarrier_arrive(full + tile);
+  }
+  __device__ void wait(int tile) const { cuda::ptx::mbarrier_wait(full + tile, 0); }
+};
+
+// A warp's tiles, those of its units one after the other, on their way through its part of shared memory.
+template <class Operand>
+class ResidentRing {
+ public:
+  static constexpr int kStageTiles = Operand::kBytes < 800 ? 2 : 1;
+  static constexpr int kStageBytes = kStageTiles * Operand::kBytes;
+
+  __device__ ResidentRing(std::byte* shared, const MultiplyArgs& args, const ResidentShare& share)
+      : stages_(shared),
+        full_(reinterpret_cast<uint64_t*>(shared + args.ring_stages * kStageBytes)),
+        stage_count_(args.ring_stages),
+        args_(args),
+        share_(share),
+        unit_(static_cast<int>(threadIdx.x) / 128) {
+    if (lane_index() == 0) {
+      for (int i = 0; i < stage_count_; ++i) cuda::ptx::mbarrier_init(full_ + i, 1);
+      cuda::ptx::mbarrier_fence_init();
+    }
+    __syncwarp();
+    begin_unit();
+    for (int i = 0; i < stage_count_; ++i) fetch(i);
+  }
+
+  // Tile `i` of the stage.
+  __device__ Operand tile(int i) const { return Operand(stages_ + slot_ * kStageBytes + i * Operand::kBytes); }
+  // Once all units' stages are passed, there is none.
+  __device__ void wait() const {
+    if (left_ > 0) cuda::ptx::mbarrier_wait(full_ + slot_, phase_);
+  }
+  // The stage has been read.
+  __device__ void pass() {
+    __syncwarp();  // racecheck ring: a stage is fetched into when all lanes have read it; the tool misses that
+    fetch(slot_);
+    --left_;
+    if (++slot_ == stage_count_) {
+      slot_ = 0;
+      phase_ ^= 1;
+    }
+  }
+
+ private:
+  __device__ void begin_unit() {
+    ahead_ = 0;
+    if (unit_ >= share_.units) return;
+    const int place = share_.first + unit_ * 4 + static_cast<int>(threadIdx.x) / 32 % 4;
+    unit_ += static_cast<int>(blockDim.x) / 128;
+    if (place >= args_.places) return;
+    const LinearPart& part = part_of(args_, place);
+    const int64_t run = static_cast<int64_t>(place - part.first_place) * args_.segments + share_.segment;
+    from_ = part.tiles + run * args_.segment_tiles * Operand::kBytes;
+    ahead_ = args_.segment_tiles;
+    left_ += (args_.segment_tiles + kStageTiles - 1) / kStageTiles;
+  }
+  __device__ void fetch(int slot) {
+    if (ahead_ == 0) return;
+    const int tiles = ahead_ < kStageTiles ? ahead_ : kStageTiles, bytes = tiles * Operand::kBytes;
+    if (lane_index() == 0) {
+      cuda::ptx::mbarrier_arrive_expect(full_ + slot, bytes);
+      cuda::ptx::bulk_load(stages_ + slot * kStageBytes, from_, bytes, full_ + slot);
+    }
+    from_ += bytes;
+    ahead_ -= tiles;
+    if (ahead_ == 0) begin_unit();
+  }
+
+  std::byte* stages_;
+  uint64_t* full_;
+  int stage_count_;
+  const MultiplyArgs& args_;
+  const ResidentShare& share_;
+  const std::byte* from_ = nullptr;
+  int unit_;        // the next to be fetched
+  int ahead_ = 0;   // tiles to be fetched of the one before
+  int left_ = 0;    // stages to be passed of the units so far
+  int slot_ = 0;
+  uint32_t phase_ = 0;
+};
+
+// Products of a segment. A turn is two steps, or the group if that is one; while one turn multiplies, the weights of the
+// next become BF16. Groups with a scale: a product of some rows is added to the sums while those of others are computed.
+template <class Operand, int kRows, int kHalves>
+class ResidentProduct {
+ public:
+  static constexpr int kGroupSteps = Operand::kGroupSteps;
+  static constexpr bool kScaled = kGroupSteps > 0;
+  static constexpr int kSteps = kGroupSteps == 1 ? 1 : 2;  // of a turn
+  static constexpr int kTurns = 4 / kSteps;                // of a tile
+  static constexpr int kGroupTurns = kScaled ? kGroupSteps / kSteps : 0;
+  static constexpr int kParts = kScaled ? kHalves : 1;
+  static constexpr int kPartRows = kRows / kParts;
+  static constexpr int kPartSums = kScaled ? kPartRows / 2 : 1;
+
+  __device__ explicit ResidentProduct(const ResidentX<kRows>& x)
+      : x_(x), b_((cuda::ptx::shared_address(x.tiles) & 0x3ffff) >> 4) {}
+
+  template <class Ring>
+  __device__ void multiply_segment(Ring& ring, int tiles, bool x_is_new, StripSums<kRows>& sums) {
+    constexpr int kStage = Ring::kStageTiles;
+    uint32_t b = b_;
+    uint32_t a[2][kSteps][4];
+    float product[kParts][kPartSums], scale[2] = {};
+    for (float& sum : sums) sum = 0;
+    for (auto& part : product) {
+      for (float& p : part) p = 0;
+    }
+    ring.wait();
+    Operand w = ring.tile(0);
+#pragma unroll 1
+    for (int t = 0; t < tiles; t += kStage) {
+#pragma unroll
+      for (int i = 0; i < kStage; ++i) {
+        if (i > 0 && t + i == tiles) break;
+        const Operand now = w;
+        if (i + 1 < kStage) {
+          w = ring.tile(i + 1);
+        } else {
+          ring.pass();
+          if (t + kStage < tiles) {
+            ring.wait();
+            w = ring.tile(0);
+          }
+        }
+        if (x_is_new) {
+          x_.own_part(t + i);
+          x_.wait(t + i);
+          WEIR_TILE_STAMP(t + i);
+        }
+        multiply_tile(now, b, a, scale, product, sums);
+        b += ResidentX<kRows>::kTileBytes / 16;
+      }
+    }
+    if (tiles % kStage != 0) ring.pass();
+    cuda::ptx::wgmma_wait<0>();
+    if constexpr (kScaled) {
+#pragma unroll
+      for (int part = 0; part < kParts; ++part) add<kPartRows / 2>(scale, product[part], sums + part * kPartRows / 2);
+    } else {
+      cuda::ptx::pin<kRows / 2>(sums);
+    }
+  }
+
+ private:
+  __device__ static void multiply_tile(const Operand& now, uint32_t b, uint32_t (&a)[2][kSteps][4], float (&scale)[2],
+                                       float (&product)[kParts][kPartSums], StripSums<kRows>& sums) {
+#pragma unroll
+    for (int turn = 0; turn < kTurns; ++turn) {
+      uint32_t(&own)[kSteps][4] = a[turn % 2];
+#pragma unroll
+      for (int s = 0; s < kSteps; ++s) now.a(turn * kSteps + s, 0, own[s]);
+      cuda::ptx::pin<kSteps * 4>(own[0]);
+      const uint32_t from = b + turn * kSteps * 2;
+      if constexpr (!kScaled) {
+        queue<kRows>(sums, own, from, true);
+        cuda::ptx::wgmma_wait<1>();
+      } else if (turn % kGroupTurns == 0) {
+#pragma unroll
+        for (int part = 0; part < kParts; ++part) {
+          cuda::ptx::wgmma_wait<kParts - 1>();
+          add<kPartRows / 2>(scale, product[part], sums + part * kPartRows / 2);
+          queue<kPartRows>(product[part], own, from + part * kPartRows * 8, false);
+        }
+        for (int half = 0; half < 2; ++half) scale[half] = now.scale(turn / kGroupTurns, half);
+      } else {
+#pragma unroll
+        for (int part = 0; part < kParts; ++part) {
+          queue<kPartRows>(product[part], own, from + part * kPartRows * 8, true);
+        }
+        cuda::ptx::wgmma_wait<kParts>();
+      }
+    }
+  }
+  template <int kN>
+  __device__ static void queue(float* d, const uint32_t (&a)[kSteps][4], uint32_t b, bool more) {
+    cuda::ptx::wgmma_fence();
+#pragma unroll
+    for (int s = 0; s < kSteps; ++s) {
+      cuda::ptx::wgmma_bf16<kN>(d, a[s], uint64_t{kUpper} << 32 | (b + s * 2), more || s > 0);
+    }
+    cuda::ptx::wgmma_commit();
+  }
+  template <int kCount>
+  __device__ static void add(const float (&scale)[2], float* product, float* sums) {
+    cuda::ptx::pin<kCount>(product);
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) sums[i] = fmaf(scale[i / 2 % 2], product[i], sums[i]);
+  }
+
+  // Of a descriptor: 1024 bytes from eight rows to the next, swizzled.
+  static constexpr uint32_t kUpper = static_cast<uint32_t>(
+      cuda::ptx::wgmma_descriptor(0, 0, 1024, cuda::ptx::Swizzle::k128) >> 32);
+
+  const ResidentX<kRows>& x_;
+  uint32_t b_;  // the lower half, for the first tile of x
+};
+
+}  // namespace weir
