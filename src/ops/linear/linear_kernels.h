@@ -74,7 +74,7 @@ inline TeamKernel team_kernel(TileFormat format, int32_t rows) {
 
 // Of packed weights without minima, up to 64 rows.
 struct ResidentKernel {
-  void (*kernel)(MultiplyArgs) = nullptr;
+  void (*kernel)(MultiplyArgs, WideX) = nullptr;
   int32_t rows = 0;         // at most
   int64_t stage_bytes = 0;  // of a warp's ring
   int32_t stage_tiles = 0;

@@ -308,13 +308,11 @@ void launch_resident(CudaDevice& device, TileFormat format, MultiplyArgs args, s
   place_parts(args, 4);
   const int all = (args.places + 3) / 4;
   args.splits = std::min(device.sm_count() / args.segments, all);
+  args.cluster = args.splits > 1 ? 2 : 1;
+  args.splits -= args.splits % args.cluster;
   args.block_segments = 1;
-  args.x_rows = rows;
-  const cuda::Matrix x = bf16_rows(device, args, args.parts[0], reinterpret_cast<uint16_t*>(workspace), rows);
-  for (int p = 0; p < args.part_count; ++p) {
-    args.parts[p].x = x.elements;
-    args.parts[p].x_stride = x.stride;
-  }
+  WideX x_maps;
+  if (!map_rows(device, args, workspace, rows, kernel.rows / args.cluster, x_maps)) return;
   const int units = (all + args.splits - 1) / args.splits, rounds = (units + 3) / 4;
   const int warps = 4 * ((units + rounds - 1) / rounds);
   const int64_t x_bytes = resident_x_bytes(args.segment_tiles, kernel.rows), stage_bytes = kernel.stage_bytes + 16;
@@ -325,8 +323,9 @@ void launch_resident(CudaDevice& device, TileFormat format, MultiplyArgs args, s
                {.grid = args.splits * args.segments,
                 .block = 32 * warps,
                 .shared_bytes = x_bytes + warps * args.ring_stages * stage_bytes,
+                .cluster = static_cast<unsigned>(args.cluster),
                 .overlap = true},
-               kernel.kernel, args);
+               kernel.kernel, args, x_maps);
 }
 
 }  // namespace

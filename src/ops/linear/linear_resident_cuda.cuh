@@ -12,40 +12,47 @@
 namespace weir {
 
 template <TileFormat kFormat, int kRows, int kHalves = 1>
-__global__ void __launch_bounds__(512, 1) linear_resident(const __grid_constant__ MultiplyArgs args) {
+__global__ void __launch_bounds__(512, 1)
+    linear_resident(const __grid_constant__ MultiplyArgs args, const __grid_constant__ WideX x_maps) {
   using Operand = typename OperandOf<kFormat>::Type;
   WEIR_DYNAMIC_SHARED(std::byte, dynamic);
   std::byte* const shared = cuda::ptx::hidden_shared(dynamic);
   WEIR_STAMP(0);
-  const ResidentShare share(args);
-  ResidentX<kRows> x(args, shared);
   const int warp = static_cast<int>(threadIdx.x) / 32;
+  const ResidentX<kRows> x(args, shared);
+  if (threadIdx.x == 0) {
+    cuda::ptx::prefetch_tensor_map(x_maps.of_part);
+    x.init();
+  }
+  const ResidentShare share(args);
+  WEIR_STAMP(8);
   std::byte* rings = shared + resident_x_bytes(args.segment_tiles, kRows);
   ResidentRing<Operand> ring(rings + warp * args.ring_stages * (ResidentRing<Operand>::kStageBytes + 16), args, share);
-  if (threadIdx.x == 0) x.init();
-  __syncthreads();
+  ring.fill(0, ring.stages() / 2);
+  WEIR_STAMP(9);
   cuda::ptx::let_next_start();
+  __syncthreads();
+  if (args.cluster > 1) cuda::ptx::cluster_arrive_relaxed();
   WEIR_STAMP(1);
   cuda::ptx::wait_for_previous();
   WEIR_STAMP(2);
-  x.request(part_of(args, share.first), share.segment);
+  if (args.cluster > 1) cuda::ptx::cluster_wait();
+  if (threadIdx.x == 0) x.bring(x_maps.of_part, share.segment * args.segment_tiles, args.cluster);
+  __syncwarp();
+  ring.fill(ring.stages() / 2, ring.stages());
   const int rows = step_rows(args);
   WEIR_STAMP(3);
   int unit = warp / 4;
-  if (unit >= share.units) {
-    for (int t = 0; t < args.segment_tiles; ++t) x.own_part(t);
-    return;
-  }
   ResidentProduct<Operand, kRows, kHalves> product(x);
   bool first = true;
-  do {
+  while (unit < share.units) {
     StripSums<kRows> sums;
     product.multiply_segment(ring, args.segment_tiles, first, sums);
     WEIR_FIRST_STAMP(first);
     first = false;
     const int place = share.first + unit * 4 + warp % 4;
     unit += static_cast<int>(blockDim.x) / 128;
-    if (place >= args.places) continue;
+    if (place >= args.places) break;
     if (args.segments > 1) {
       const WideMeeting<kRows> meeting(args, {}, place);
       meeting.leave(share.segment, sums);
@@ -53,7 +60,7 @@ __global__ void __launch_bounds__(512, 1) linear_resident(const __grid_constant_
       meeting.add_all(args, sums);
     }
     store_sums<kRows>(args, place, 0, rows, sums);
-  } while (unit < share.units);
+  }
   WEIR_STAMP(5);
 }
 

@@ -24,60 +24,48 @@ struct ResidentShare {
   int segment, first, units;
 
   __device__ explicit ResidentShare(const MultiplyArgs& args) {
-    const int block = static_cast<int>(blockIdx.x) / args.segments, blocks = args.splits;
-    const int all = (args.places + 3) / 4;
-    segment = static_cast<int>(blockIdx.x) % args.segments;
+    const int blocks = args.splits, all = (args.places + 3) / 4;
+    segment = static_cast<int>(blockIdx.x) / blocks;
+    const int block = static_cast<int>(blockIdx.x) - segment * blocks;
     const int begin = all * block / blocks, end = all * (block + 1) / blocks;
     first = 4 * begin;
     units = end - begin;
   }
 };
 
-// Rows of x in a segment as BF16, as wgmma reads them: tiles of 64 k, rows of 128 bytes, swizzled. The block's threads
-// bring a tile after the other; the copy engine would bring the weights first.
+// Rows of x in a segment as BF16, as wgmma reads them: tiles of 64 k, rows of 128 bytes, swizzled. Each block of a
+// cluster brings some of the rows for all of them.
 template <int kRows>
 struct ResidentX {
   static constexpr int kTileBytes = kRows * 128;
 
-  const MultiplyArgs& args;
   std::byte* tiles;
   uint64_t* full;  // of each tile
+  int count;
 
-  __device__ ResidentX(const MultiplyArgs& args_, std::byte* shared)
-      : args(args_), tiles(shared), full(reinterpret_cast<uint64_t*>(shared + args_.segment_tiles * kTileBytes)) {}
+  __device__ ResidentX(const MultiplyArgs& args, std::byte* shared)
+      : tiles(shared),
+        full(reinterpret_cast<uint64_t*>(shared + args.segment_tiles * kTileBytes)),
+        count(args.segment_tiles) {}
+  // By one thread, which also brings them.
   __device__ void init() const {
-    for (int t = 0; t < args.segment_tiles; ++t) cuda::ptx::mbarrier_init(full + t, static_cast<int>(blockDim.x) / 32);
+    for (int t = 0; t < count; ++t) {
+      cuda::ptx::mbarrier_init(full + t, 1);
+      cuda::ptx::mbarrier_arrive_expect(full + t, kTileBytes);
+    }
     cuda::ptx::mbarrier_fence_init();
   }
-  // Sixteen groups of copies, some empty.
-  __device__ void request(const LinearPart& part, int segment) const {
-    const int thread = static_cast<int>(threadIdx.x), eight = thread % 8, step = static_cast<int>(blockDim.x) / 8;
-    const int first = segment * args.segment_tiles * static_cast<int>(kTileIns) + 8 * eight;
-    const auto* from = static_cast<const uint16_t*>(part.x) + first;
-#pragma unroll 1
-    for (int t = 0; t < kResidentTiles; ++t) {
-      if (t < args.segment_tiles) {
-        const int k = t * static_cast<int>(kTileIns);
-        for (int row = thread / 8; row < kRows; row += step) {
-          std::byte* to = tiles + t * kTileBytes + row * 128 + (eight ^ row % 8) * 16;
-          const bool there = row < args.x_rows;
-          if (first + k + 8 <= args.in || !there) {
-            cuda::ptx::copy_async16(cuda::ptx::shared_address(to), there ? from + row * part.x_stride + k : from, there);
-          } else {
-            *reinterpret_cast<uint4*>(to) = load_eight(from + row * part.x_stride + k, 0, args.in - first - k);
-          }
-        }
+  __device__ void bring(const cuda::TensorMap* map, int first_tile, int cluster) const {
+    const int rank = static_cast<int>(blockIdx.x) % cluster, rows = kRows / cluster;
+    for (int t = 0; t < count; ++t) {
+      std::byte* to = tiles + t * kTileBytes + rank * rows * 128;
+      const int k = (first_tile + t) * static_cast<int>(kTileIns);
+      if (cluster == 1) {
+        cuda::ptx::tensor_load(to, map, k, 0, full + t);
+      } else {
+        cuda::ptx::tensor_load_multicast(to, map, k, rank * rows, full + t, (1u << cluster) - 1);
       }
-      cuda::ptx::commit_copies();
     }
-  }
-  // Waits for what this warp has brought of the next tile, and says so; once for each tile, ascending.
-  __device__ void own_part(int tile) const {
-    cuda::ptx::wait_copies<kResidentTiles - 1>();
-    cuda::ptx::commit_copies();
-    cuda::ptx::fence_async_shared();
-    __syncwarp();
-    if (lane_index() == 0) cuda::ptx::mbarrier_arrive(full + tile);
   }
   __device__ void wait(int tile) const { cuda::ptx::mbarrier_wait(full + tile, 0); }
 };
@@ -102,20 +90,20 @@ class ResidentRing {
     }
     __syncwarp();
     begin_unit();
-    for (int i = 0; i < stage_count_; ++i) fetch(i);
   }
+  // Requests the first stages.
+  __device__ void fill(int begin, int end) {
+    for (int i = begin; i < end; ++i) fetch(i);
+  }
+  __device__ int stages() const { return stage_count_; }
 
   // Tile `i` of the stage.
   __device__ Operand tile(int i) const { return Operand(stages_ + slot_ * kStageBytes + i * Operand::kBytes); }
-  // Once all units' stages are passed, there is none.
-  __device__ void wait() const {
-    if (left_ > 0) cuda::ptx::mbarrier_wait(full_ + slot_, phase_);
-  }
+  __device__ void wait() const { cuda::ptx::mbarrier_wait(full_ + slot_, phase_); }
   // The stage has been read.
   __device__ void pass() {
     __syncwarp();  // racecheck ring: a stage is fetched into when all lanes have read it; the tool misses that
     fetch(slot_);
-    --left_;
     if (++slot_ == stage_count_) {
       slot_ = 0;
       phase_ ^= 1;
@@ -123,28 +111,30 @@ class ResidentRing {
   }
 
  private:
+  // Warps beyond the last strip multiply it too, for nobody.
   __device__ void begin_unit() {
-    ahead_ = 0;
     if (unit_ >= share_.units) return;
-    const int place = share_.first + unit_ * 4 + static_cast<int>(threadIdx.x) / 32 % 4;
+    const int own = share_.first + unit_ * 4 + static_cast<int>(threadIdx.x) / 32 % 4;
+    const int place = own < args_.places ? own : args_.places - 1;
     unit_ += static_cast<int>(blockDim.x) / 128;
-    if (place >= args_.places) return;
     const LinearPart& part = part_of(args_, place);
     const int64_t run = static_cast<int64_t>(place - part.first_place) * args_.segments + share_.segment;
-    from_ = part.tiles + run * args_.segment_tiles * Operand::kBytes;
-    ahead_ = args_.segment_tiles;
-    left_ += (args_.segment_tiles + kStageTiles - 1) / kStageTiles;
+    left_ = args_.segment_tiles * Operand::kBytes;
+    from_ = part.tiles + run * left_;
   }
   __device__ void fetch(int slot) {
-    if (ahead_ == 0) return;
-    const int tiles = ahead_ < kStageTiles ? ahead_ : kStageTiles, bytes = tiles * Operand::kBytes;
+    if (left_ == 0) return;
     if (lane_index() == 0) {
+      const int bytes = left_ < kStageBytes ? left_ : kStageBytes;
       cuda::ptx::mbarrier_arrive_expect(full_ + slot, bytes);
       cuda::ptx::bulk_load(stages_ + slot * kStageBytes, from_, bytes, full_ + slot);
     }
-    from_ += bytes;
-    ahead_ -= tiles;
-    if (ahead_ == 0) begin_unit();
+    from_ += kStageBytes;
+    left_ -= kStageBytes;
+    if (left_ <= 0) {
+      left_ = 0;
+      begin_unit();
+    }
   }
 
   std::byte* stages_;
@@ -153,9 +143,8 @@ class ResidentRing {
   const MultiplyArgs& args_;
   const ResidentShare& share_;
   const std::byte* from_ = nullptr;
-  int unit_;        // the next to be fetched
-  int ahead_ = 0;   // tiles to be fetched of the one before
-  int left_ = 0;    // stages to be passed of the units so far
+  int unit_;      // the next to be fetched
+  int left_ = 0;  // bytes to be fetched of the one before
   int slot_ = 0;
   uint32_t phase_ = 0;
 };
@@ -169,6 +158,10 @@ class ResidentProduct {
   static constexpr bool kScaled = kGroupSteps > 0;
   static constexpr int kSteps = kGroupSteps == 1 ? 1 : 2;  // of a turn
   static constexpr int kTurns = 4 / kSteps;                // of a tile
+#ifndef SETS
+#define SETS 2
+#endif
+  static constexpr int kSets = kScaled ? 2 : SETS;
   static constexpr int kGroupTurns = kScaled ? kGroupSteps / kSteps : 0;
   static constexpr int kParts = kScaled ? kHalves : 1;
   static constexpr int kPartRows = kRows / kParts;
@@ -181,7 +174,7 @@ class ResidentProduct {
   __device__ void multiply_segment(Ring& ring, int tiles, bool x_is_new, StripSums<kRows>& sums) {
     constexpr int kStage = Ring::kStageTiles;
     uint32_t b = b_;
-    uint32_t a[2][kSteps][4];
+    uint32_t a[kSets][kSteps][4];
     float product[kParts][kPartSums], scale[2] = {};
     for (float& sum : sums) sum = 0;
     for (auto& part : product) {
@@ -205,11 +198,10 @@ class ResidentProduct {
           }
         }
         if (x_is_new) {
-          x_.own_part(t + i);
           x_.wait(t + i);
           WEIR_TILE_STAMP(t + i);
         }
-        multiply_tile(now, b, a, scale, product, sums);
+        multiply_tile(now, i * kTurns, b, a, scale, product, sums);
         b += ResidentX<kRows>::kTileBytes / 16;
       }
     }
@@ -224,18 +216,18 @@ class ResidentProduct {
   }
 
  private:
-  __device__ static void multiply_tile(const Operand& now, uint32_t b, uint32_t (&a)[2][kSteps][4], float (&scale)[2],
+  __device__ static void multiply_tile(const Operand& now, int first, uint32_t b, uint32_t (&a)[kSets][kSteps][4], float (&scale)[2],
                                        float (&product)[kParts][kPartSums], StripSums<kRows>& sums) {
 #pragma unroll
     for (int turn = 0; turn < kTurns; ++turn) {
-      uint32_t(&own)[kSteps][4] = a[turn % 2];
+      uint32_t(&own)[kSteps][4] = a[(first + turn) % kSets];
 #pragma unroll
       for (int s = 0; s < kSteps; ++s) now.a(turn * kSteps + s, 0, own[s]);
       cuda::ptx::pin<kSteps * 4>(own[0]);
       const uint32_t from = b + turn * kSteps * 2;
       if constexpr (!kScaled) {
         queue<kRows>(sums, own, from, true);
-        cuda::ptx::wgmma_wait<1>();
+        cuda::ptx::wgmma_wait<kSets - 1>();
       } else if (turn % kGroupTurns == 0) {
 #pragma unroll
         for (int part = 0; part < kParts; ++part) {
