@@ -11,7 +11,7 @@
 
 namespace weir {
 
-template <TileFormat kFormat, int kRows, int kHalves = 1>
+template <TileFormat kFormat, int kRows>
 __global__ void __launch_bounds__(512, 1)
     linear_resident(const __grid_constant__ MultiplyArgs args, const __grid_constant__ WideX x_maps) {
   using Operand = typename OperandOf<kFormat>::Type;
@@ -43,23 +43,35 @@ __global__ void __launch_bounds__(512, 1)
   const int rows = step_rows(args);
   WEIR_STAMP(3);
   int unit = warp / 4;
-  ResidentProduct<Operand, kRows, kHalves> product(x);
-  bool first = true;
-  while (unit < share.units) {
+  ResidentProduct<Operand, kRows> product(x);
+  // Others hear of a unit's sums when those of the next have been computed: their way to memory costs no time then.
+  int left = -1;  // place
+  for (bool first = true; unit < share.units; first = false) {
     StripSums<kRows> sums;
     product.multiply_segment(ring, args.segment_tiles, first, sums);
     WEIR_FIRST_STAMP(first);
-    first = false;
     const int place = share.first + unit * 4 + warp % 4;
     unit += static_cast<int>(blockDim.x) / 128;
     if (place >= args.places) break;
-    if (args.segments > 1) {
-      const WideMeeting<kRows> meeting(args, {}, place);
-      meeting.leave(share.segment, sums);
-      if (!last_to_arrive(meeting.counter, args.segments)) continue;
-      meeting.add_all(args, sums);
+    if (args.segments == 1) {
+      store_sums<kRows>(args, place, 0, rows, sums);
+      continue;
     }
-    store_sums<kRows>(args, place, 0, rows, sums);
+    const WideMeeting<kRows> meeting(args, {}, left < 0 ? place : left);
+    const uint32_t before = left < 0 ? 0 : arrive_at(meeting.counter);
+    WideMeeting<kRows>(args, {}, place).leave(share.segment, sums);
+    if (left >= 0 && is_last(meeting.counter, before, args.segments)) {
+      meeting.add_all(args, sums);
+      store_sums<kRows>(args, left, 0, rows, sums);
+    }
+    left = place;
+  }
+  if (left < 0) return;
+  const WideMeeting<kRows> meeting(args, {}, left);
+  if (last_to_arrive(meeting.counter, args.segments)) {
+    StripSums<kRows> sums;
+    meeting.add_all(args, sums);
+    store_sums<kRows>(args, left, 0, rows, sums);
   }
   WEIR_STAMP(5);
 }

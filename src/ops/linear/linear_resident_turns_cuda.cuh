@@ -149,121 +149,113 @@ class ResidentRing {
   uint32_t phase_ = 0;
 };
 
-// Products of a segment. A turn is two steps, or the group if that is one; while one turn multiplies, the weights of the
-// next become BF16. Groups with a scale: a product of some rows is added to the sums while those of others are computed.
-template <class Operand, int kRows, int kHalves>
+// Products of a segment. A turn is a tile, or a group of steps with a scale but at most two; while one turn multiplies,
+// the weights of the next become BF16.
+template <class Operand, int kRows>
 class ResidentProduct {
  public:
   static constexpr int kGroupSteps = Operand::kGroupSteps;
   static constexpr bool kScaled = kGroupSteps > 0;
-  static constexpr int kSteps = kGroupSteps == 1 ? 1 : 2;  // of a turn
-  static constexpr int kTurns = 4 / kSteps;                // of a tile
+#ifndef STEPS
+#define STEPS 4
+#endif
+  static constexpr int kSteps = kGroupSteps == 1 ? 1 : kScaled ? 2 : STEPS;  // of a turn
+  static constexpr int kTurns = 4 / kSteps;                                  // of a tile
+  static constexpr int kGroupTurns = kScaled ? kGroupSteps / kSteps : 0;
 #ifndef SETS
 #define SETS 2
 #endif
   static constexpr int kSets = kScaled ? 2 : SETS;
-  static constexpr int kGroupTurns = kScaled ? kGroupSteps / kSteps : 0;
-  static constexpr int kParts = kScaled ? kHalves : 1;
-  static constexpr int kPartRows = kRows / kParts;
-  static constexpr int kPartSums = kScaled ? kPartRows / 2 : 1;
 
   __device__ explicit ResidentProduct(const ResidentX<kRows>& x)
       : x_(x), b_((cuda::ptx::shared_address(x.tiles) & 0x3ffff) >> 4) {}
 
   template <class Ring>
-  __device__ void multiply_segment(Ring& ring, int tiles, bool x_is_new, StripSums<kRows>& sums) {
+  __device__ __forceinline__ void multiply_segment(Ring& ring, int tiles, bool x_is_new, StripSums<kRows>& sums) {
     constexpr int kStage = Ring::kStageTiles;
-    uint32_t b = b_;
-    uint32_t a[kSets][kSteps][4];
-    float product[kParts][kPartSums], scale[2] = {};
+    Turns turns;
     for (float& sum : sums) sum = 0;
-    for (auto& part : product) {
-      for (float& p : part) p = 0;
+    if constexpr (kScaled) {
+      for (float& p : turns.product) p = 0;
+      turns.scale[0] = turns.scale[1] = 0;
     }
-    ring.wait();
-    Operand w = ring.tile(0);
+    uint32_t b = b_;
+    int t = 0;
 #pragma unroll 1
-    for (int t = 0; t < tiles; t += kStage) {
-#pragma unroll
-      for (int i = 0; i < kStage; ++i) {
-        if (i > 0 && t + i == tiles) break;
-        const Operand now = w;
-        if (i + 1 < kStage) {
-          w = ring.tile(i + 1);
-        } else {
-          ring.pass();
-          if (t + kStage < tiles) {
-            ring.wait();
-            w = ring.tile(0);
-          }
-        }
-        if (x_is_new) {
-          x_.wait(t + i);
-          WEIR_TILE_STAMP(t + i);
-        }
-        multiply_tile(now, i * kTurns, b, a, scale, product, sums);
-        b += ResidentX<kRows>::kTileBytes / 16;
-      }
+    for (; t + kStage <= tiles; t += kStage) {
+      multiply_stage<kStage>(ring, x_is_new, t, b, turns, sums);
+      b += kStage * (ResidentX<kRows>::kTileBytes / 16);
     }
-    if (tiles % kStage != 0) ring.pass();
+    if (t < tiles) {
+      if constexpr (!kScaled) cuda::ptx::wgmma_wait<0>();
+      multiply_stage<1>(ring, x_is_new, t, b, turns, sums);
+    }
     cuda::ptx::wgmma_wait<0>();
     if constexpr (kScaled) {
-#pragma unroll
-      for (int part = 0; part < kParts; ++part) add<kPartRows / 2>(scale, product[part], sums + part * kPartRows / 2);
+      add(turns, sums);
     } else {
       cuda::ptx::pin<kRows / 2>(sums);
     }
   }
 
  private:
-  __device__ static void multiply_tile(const Operand& now, int first, uint32_t b, uint32_t (&a)[kSets][kSteps][4], float (&scale)[2],
-                                       float (&product)[kParts][kPartSums], StripSums<kRows>& sums) {
+  struct Turns {
+    uint32_t a[kSets][kSteps][4];
+    float product[kScaled ? kRows / 2 : 1];  // of the group before, from zero
+    float scale[2];
+  };
+
+  template <int kTiles, class Ring>
+  __device__ void multiply_stage(Ring& ring, bool x_is_new, int t, uint32_t b, Turns& turns,
+                                 StripSums<kRows>& sums) {
+    ring.wait();
+    const Operand first = ring.tile(0), second = ring.tile(kTiles - 1);
+    ring.pass();
+    if (x_is_new) x_.wait(t + kTiles - 1);
+    WEIR_TILE_STAMP(t);
+    multiply_tile(first, 0, b, turns, sums);
+    if constexpr (kTiles == 2) multiply_tile(second, kTurns, b + ResidentX<kRows>::kTileBytes / 16, turns, sums);
+    static_assert(kTiles <= 2);
+  }
+  __device__ static void multiply_tile(const Operand& w, int first_turn, uint32_t b, Turns& turns,
+                                       StripSums<kRows>& sums) {
 #pragma unroll
     for (int turn = 0; turn < kTurns; ++turn) {
-      uint32_t(&own)[kSteps][4] = a[(first + turn) % kSets];
+      uint32_t(&own)[kSteps][4] = turns.a[(first_turn + turn) % kSets];
 #pragma unroll
-      for (int s = 0; s < kSteps; ++s) now.a(turn * kSteps + s, 0, own[s]);
+      for (int s = 0; s < kSteps; ++s) w.a(turn * kSteps + s, 0, own[s]);
       cuda::ptx::pin<kSteps * 4>(own[0]);
-      const uint32_t from = b + turn * kSteps * 2;
       if constexpr (!kScaled) {
-        queue<kRows>(sums, own, from, true);
+        queue(sums, own, b + turn * kSteps * 2, true);
         cuda::ptx::wgmma_wait<kSets - 1>();
       } else if (turn % kGroupTurns == 0) {
-#pragma unroll
-        for (int part = 0; part < kParts; ++part) {
-          cuda::ptx::wgmma_wait<kParts - 1>();
-          add<kPartRows / 2>(scale, product[part], sums + part * kPartRows / 2);
-          queue<kPartRows>(product[part], own, from + part * kPartRows * 8, false);
-        }
-        for (int half = 0; half < 2; ++half) scale[half] = now.scale(turn / kGroupTurns, half);
+        cuda::ptx::wgmma_wait<0>();
+        add(turns, sums);
+        queue(turns.product, own, b + turn * kSteps * 2, false);
+        for (int half = 0; half < 2; ++half) turns.scale[half] = w.scale(turn / kGroupTurns, half);
       } else {
-#pragma unroll
-        for (int part = 0; part < kParts; ++part) {
-          queue<kPartRows>(product[part], own, from + part * kPartRows * 8, true);
-        }
-        cuda::ptx::wgmma_wait<kParts>();
+        queue(turns.product, own, b + turn * kSteps * 2, true);
+        cuda::ptx::wgmma_wait<1>();
       }
     }
   }
-  template <int kN>
   __device__ static void queue(float* d, const uint32_t (&a)[kSteps][4], uint32_t b, bool more) {
     cuda::ptx::wgmma_fence();
 #pragma unroll
     for (int s = 0; s < kSteps; ++s) {
-      cuda::ptx::wgmma_bf16<kN>(d, a[s], uint64_t{kUpper} << 32 | (b + s * 2), more || s > 0);
+      cuda::ptx::wgmma_bf16<kRows>(d, a[s], uint64_t{kUpper} << 32 | (b + s * 2), more || s > 0);
     }
     cuda::ptx::wgmma_commit();
   }
-  template <int kCount>
-  __device__ static void add(const float (&scale)[2], float* product, float* sums) {
-    cuda::ptx::pin<kCount>(product);
+  __device__ static void add(Turns& turns, StripSums<kRows>& sums) {
+    cuda::ptx::pin<kRows / 2>(turns.product);
 #pragma unroll
-    for (int i = 0; i < kCount; ++i) sums[i] = fmaf(scale[i / 2 % 2], product[i], sums[i]);
+    for (int i = 0; i < kRows / 2; ++i) sums[i] = fmaf(turns.scale[i / 2 % 2], turns.product[i], sums[i]);
   }
 
   // Of a descriptor: 1024 bytes from eight rows to the next, swizzled.
-  static constexpr uint32_t kUpper = static_cast<uint32_t>(
-      cuda::ptx::wgmma_descriptor(0, 0, 1024, cuda::ptx::Swizzle::k128) >> 32);
+  static constexpr uint32_t kUpper =
+      static_cast<uint32_t>(cuda::ptx::wgmma_descriptor(0, 0, 1024, cuda::ptx::Swizzle::k128) >> 32);
 
   const ResidentX<kRows>& x_;
   uint32_t b_;  // the lower half, for the first tile of x
