@@ -44,35 +44,38 @@ __global__ void __launch_bounds__(512, 1)
   WEIR_STAMP(3);
   int unit = warp / 4;
   ResidentProduct<Operand, kRows> product(x);
-  // Others hear of a unit's sums when those of the next have been computed: their way to memory costs no time then.
+  // Others hear of a unit's sums some tiles into the next one: until then these are on their way to memory.
+  const auto meeting_at = [&](int place) { return WideMeeting<kRows>(args, {}, place); };
+  const auto add = [&](int place, uint32_t before, StripSums<kRows>& sums) {
+    const WideMeeting<kRows> meeting = meeting_at(place);
+    if (!is_last(meeting.counter, before, args.segments)) return;
+    meeting.add_all(args, sums);
+    store_sums<kRows>(args, place, 0, rows, sums);
+  };
   int left = -1;  // place
+  uint32_t before = 0;
   for (bool first = true; unit < share.units; first = false) {
     StripSums<kRows> sums;
-    product.multiply_segment(ring, args.segment_tiles, first, sums);
+    product.multiply_segment(ring, args.segment_tiles, first, sums, [&] {
+      if (left >= 0) before = arrive_at(meeting_at(left).counter);
+    });
     WEIR_FIRST_STAMP(first);
-    const int place = share.first + unit * 4 + warp % 4;
+    const int place = share.place(unit, warp);
     unit += static_cast<int>(blockDim.x) / 128;
-    if (place >= args.places) break;
-    if (args.segments == 1) {
+    if (place < args.places && args.segments > 1) {
+      meeting_at(place).leave(share.segment, sums);
+    } else if (place < args.places) {
       store_sums<kRows>(args, place, 0, rows, sums);
-      continue;
     }
-    const WideMeeting<kRows> meeting(args, {}, left < 0 ? place : left);
-    const uint32_t before = left < 0 ? 0 : arrive_at(meeting.counter);
-    WideMeeting<kRows>(args, {}, place).leave(share.segment, sums);
-    if (left >= 0 && is_last(meeting.counter, before, args.segments)) {
-      meeting.add_all(args, sums);
-      store_sums<kRows>(args, left, 0, rows, sums);
-    }
-    left = place;
+    if (left >= 0) add(left, before, sums);
+    left = place < args.places && args.segments > 1 ? place : -1;
   }
+  WEIR_STAMP(10);
   if (left < 0) return;
-  const WideMeeting<kRows> meeting(args, {}, left);
-  if (last_to_arrive(meeting.counter, args.segments)) {
-    StripSums<kRows> sums;
-    meeting.add_all(args, sums);
-    store_sums<kRows>(args, left, 0, rows, sums);
-  }
+  before = arrive_at(meeting_at(left).counter);
+  StripSums<kRows> sums;
+  WEIR_STAMP(11);
+  add(left, before, sums);
   WEIR_STAMP(5);
 }
 

@@ -31,6 +31,9 @@ struct ResidentShare {
     first = 4 * begin;
     units = end - begin;
   }
+  // Of a warp's strip in the block's unit-th turn. Blocks of other segments have other turns: then none is the last to
+  // be done with all of them, and has all sums of segments to add.
+  __device__ int place(int turn, int warp) const { return first + (turn + segment) % units * 4 + warp % 4; }
 };
 
 // Rows of x in a segment as BF16, as wgmma reads them: tiles of 64 k, rows of 128 bytes, swizzled. Each block of a
@@ -114,7 +117,7 @@ class ResidentRing {
   // Warps beyond the last strip multiply it too, for nobody.
   __device__ void begin_unit() {
     if (unit_ >= share_.units) return;
-    const int own = share_.first + unit_ * 4 + static_cast<int>(threadIdx.x) / 32 % 4;
+    const int own = share_.place(unit_, static_cast<int>(threadIdx.x) / 32);
     const int place = own < args_.places ? own : args_.places - 1;
     unit_ += static_cast<int>(blockDim.x) / 128;
     const LinearPart& part = part_of(args_, place);
@@ -170,8 +173,10 @@ class ResidentProduct {
   __device__ explicit ResidentProduct(const ResidentX<kRows>& x)
       : x_(x), b_((cuda::ptx::shared_address(x.tiles) & 0x3ffff) >> 4) {}
 
-  template <class Ring>
-  __device__ __forceinline__ void multiply_segment(Ring& ring, int tiles, bool x_is_new, StripSums<kRows>& sums) {
+  // Calls `early` after some tiles.
+  template <class Ring, class Early>
+  __device__ __forceinline__ void multiply_segment(Ring& ring, int tiles, bool x_is_new, StripSums<kRows>& sums,
+                                                   const Early& early) {
     constexpr int kStage = Ring::kStageTiles;
     Turns turns;
     for (float& sum : sums) sum = 0;
@@ -185,7 +190,9 @@ class ResidentProduct {
     for (; t + kStage <= tiles; t += kStage) {
       multiply_stage<kStage>(ring, x_is_new, t, b, turns, sums);
       b += kStage * (ResidentX<kRows>::kTileBytes / 16);
+      if (t == 2 * kStage) early();
     }
+    if (t <= 2 * kStage) early();
     if (t < tiles) {
       if constexpr (!kScaled) cuda::ptx::wgmma_wait<0>();
       multiply_stage<1>(ring, x_is_new, t, b, turns, sums);
