@@ -56,7 +56,7 @@ struct MultiplyArgs {
   int32_t places = 0;          // strips with the gaps between parts
   int32_t block_strips = 0;    // that a block, with few rows a cluster, takes together
   int32_t block_segments = 0;  // the same; wide: one or all
-  int32_t cluster = 0;         // blocks, with few rows and where x is resident
+  int32_t cluster = 0;         // blocks, with few rows
   int32_t splits = 0;          // blocks of a team, or of a segment
   int32_t meeting_bytes = 0;   // with few rows: of a block, where sums of segments meet
   int32_t ring_stages = 0;     // with few rows and in teams: of a warp

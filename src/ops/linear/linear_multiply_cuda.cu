@@ -302,28 +302,25 @@ bool resident_pays(CudaDevice& device, TileFormat format, const MultiplyArgs& ar
   return resident_kernel(format, rows).kernel != nullptr;
 }
 
-// A block a multiprocessor, the same number for each segment; of four warps for each unit, at most sixteen.
+// A block a multiprocessor, the same number for each segment; four warps for each unit, at most sixteen, and four more.
 void launch_resident(CudaDevice& device, TileFormat format, MultiplyArgs args, std::byte* workspace, int32_t rows) {
   const ResidentKernel kernel = resident_kernel(format, rows);
   place_parts(args, 4);
   const int all = (args.places + 3) / 4;
   args.splits = std::min(device.sm_count() / args.segments, all);
-  args.cluster = args.splits > 1 ? 2 : 1;
-  args.splits -= args.splits % args.cluster;
   args.block_segments = 1;
   WideX x_maps;
-  if (!map_rows(device, args, workspace, rows, kernel.rows / args.cluster, x_maps)) return;
+  if (!map_rows(device, args, workspace, rows, kernel.rows, x_maps)) return;
   const int units = (all + args.splits - 1) / args.splits, rounds = (units + 3) / 4;
-  const int warps = 4 * ((units + rounds - 1) / rounds);
+  const int groups = (units + rounds - 1) / rounds;
   const int64_t x_bytes = resident_x_bytes(args.segment_tiles, kernel.rows), stage_bytes = kernel.stage_bytes + 16;
   const int64_t stages = int64_t{rounds} * ((args.segment_tiles + kernel.stage_tiles - 1) / kernel.stage_tiles);
-  const int64_t fit = (device.shared_limit() - x_bytes) / (warps * stage_bytes);
-  args.ring_stages = static_cast<int32_t>(std::min(fit, stages));
+  args.ring_stages =
+      static_cast<int32_t>(std::min((device.shared_limit() - x_bytes) / (groups * stage_bytes), stages));
   cuda::launch(device,
                {.grid = args.splits * args.segments,
-                .block = 32 * warps,
-                .shared_bytes = x_bytes + warps * args.ring_stages * stage_bytes,
-                .cluster = static_cast<unsigned>(args.cluster),
+                .block = 128 * (groups + 1),
+                .shared_bytes = x_bytes + groups * args.ring_stages * stage_bytes,
                 .overlap = true},
                kernel.kernel, args, x_maps);
 }

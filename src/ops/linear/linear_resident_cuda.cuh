@@ -12,37 +12,40 @@
 namespace weir {
 
 template <TileFormat kFormat, int kRows>
-__global__ void __launch_bounds__(512, 1)
+__global__ void __launch_bounds__(640, 1)
     linear_resident(const __grid_constant__ MultiplyArgs args, const __grid_constant__ WideX x_maps) {
   using Operand = typename OperandOf<kFormat>::Type;
   WEIR_DYNAMIC_SHARED(std::byte, dynamic);
   std::byte* const shared = cuda::ptx::hidden_shared(dynamic);
   WEIR_STAMP(0);
-  const int warp = static_cast<int>(threadIdx.x) / 32;
+  const int warp = static_cast<int>(threadIdx.x) / 32, group = warp / 4, groups = static_cast<int>(blockDim.x) / 128 - 1;
   const ResidentX<kRows> x(args, shared);
-  if (threadIdx.x == 0) {
+  const ResidentShare share(args);
+  WEIR_STAMP(8);
+  const int filled = group < groups ? group : warp % 4;  // whose ring this warp fills or reads
+  ResidentRing<Operand> ring(shared + resident_x_bytes(args.segment_tiles, kRows), filled, args.ring_stages);
+  if (group == groups) {
+    if (filled < groups && lane_index() == 0) ring.init();
+  } else if (threadIdx.x == 0) {
     cuda::ptx::prefetch_tensor_map(x_maps.of_part);
     x.init();
   }
-  const ResidentShare share(args);
-  WEIR_STAMP(8);
-  std::byte* rings = shared + resident_x_bytes(args.segment_tiles, kRows);
-  ResidentRing<Operand> ring(rings + warp * args.ring_stages * (ResidentRing<Operand>::kStageBytes + 16), args, share);
-  ring.fill(0, ring.stages() / 2);
-  WEIR_STAMP(9);
   cuda::ptx::let_next_start();
   __syncthreads();
-  if (args.cluster > 1) cuda::ptx::cluster_arrive_relaxed();
   WEIR_STAMP(1);
+  if (group == groups) {
+    cuda::ptx::lower_registers<32>();
+    if (filled < groups) ring.fill(args, share, filled, groups);
+    return;
+  }
+  cuda::ptx::raise_registers<112>();
   cuda::ptx::wait_for_previous();
   WEIR_STAMP(2);
-  if (args.cluster > 1) cuda::ptx::cluster_wait();
-  if (threadIdx.x == 0) x.bring(x_maps.of_part, share.segment * args.segment_tiles, args.cluster);
+  if (threadIdx.x == 0) x.bring(x_maps.of_part, share.segment * args.segment_tiles);
   __syncwarp();
-  ring.fill(ring.stages() / 2, ring.stages());
   const int rows = step_rows(args);
   WEIR_STAMP(3);
-  int unit = warp / 4;
+  int unit = group;
   ResidentProduct<Operand, kRows> product(x);
   // Others hear of a unit's sums some tiles into the next one: until then these are on their way to memory.
   const auto meeting_at = [&](int place) { return WideMeeting<kRows>(args, {}, place); };
@@ -61,7 +64,7 @@ __global__ void __launch_bounds__(512, 1)
     });
     WEIR_FIRST_STAMP(first);
     const int place = share.place(unit, warp);
-    unit += static_cast<int>(blockDim.x) / 128;
+    unit += groups;
     if (place < args.places && args.segments > 1) {
       meeting_at(place).leave(share.segment, sums);
     } else if (place < args.places) {

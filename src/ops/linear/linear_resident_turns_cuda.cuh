@@ -36,8 +36,7 @@ struct ResidentShare {
   __device__ int place(int turn, int warp) const { return first + (turn + segment) % units * 4 + warp % 4; }
 };
 
-// Rows of x in a segment as BF16, as wgmma reads them: tiles of 64 k, rows of 128 bytes, swizzled. Each block of a
-// cluster brings some of the rows for all of them.
+// Rows of x in a segment as BF16, as wgmma reads them: tiles of 64 k, rows of 128 bytes, swizzled.
 template <int kRows>
 struct ResidentX {
   static constexpr int kTileBytes = kRows * 128;
@@ -58,98 +57,83 @@ struct ResidentX {
     }
     cuda::ptx::mbarrier_fence_init();
   }
-  __device__ void bring(const cuda::TensorMap* map, int first_tile, int cluster) const {
-    const int rank = static_cast<int>(blockIdx.x) % cluster, rows = kRows / cluster;
+  __device__ void bring(const cuda::TensorMap* map, int first_tile) const {
     for (int t = 0; t < count; ++t) {
-      std::byte* to = tiles + t * kTileBytes + rank * rows * 128;
       const int k = (first_tile + t) * static_cast<int>(kTileIns);
-      if (cluster == 1) {
-        cuda::ptx::tensor_load(to, map, k, 0, full + t);
-      } else {
-        cuda::ptx::tensor_load_multicast(to, map, k, rank * rows, full + t, (1u << cluster) - 1);
-      }
+      cuda::ptx::tensor_load(tiles + t * kTileBytes, map, k, 0, full + t);
     }
   }
   __device__ void wait(int tile) const { cuda::ptx::mbarrier_wait(full + tile, 0); }
 };
 
-// A warp's tiles, those of its units one after the other, on their way through its part of shared memory.
+// Tiles of a group of warps, those of its units one after the other, on their way through its part of shared memory: a
+// stage has some of each warp's strip. A warp of another group fills the stages.
 template <class Operand>
-class ResidentRing {
- public:
+struct ResidentRing {
   static constexpr int kStageTiles = Operand::kBytes < 800 ? 2 : 1;
-  static constexpr int kStageBytes = kStageTiles * Operand::kBytes;
+  static constexpr int kStripBytes = kStageTiles * Operand::kBytes;
+  static constexpr int kStageBytes = 4 * kStripBytes;
 
-  __device__ ResidentRing(std::byte* shared, const MultiplyArgs& args, const ResidentShare& share)
-      : stages_(shared),
-        full_(reinterpret_cast<uint64_t*>(shared + args.ring_stages * kStageBytes)),
-        stage_count_(args.ring_stages),
-        args_(args),
-        share_(share),
-        unit_(static_cast<int>(threadIdx.x) / 128) {
-    if (lane_index() == 0) {
-      for (int i = 0; i < stage_count_; ++i) cuda::ptx::mbarrier_init(full_ + i, 1);
-      cuda::ptx::mbarrier_fence_init();
+  std::byte* stages;
+  uint64_t* full;
+  int count;
+  int slot = 0;
+  uint32_t phase = 0;
+
+  // Of group `group`; kStageBytes and 16 for each stage, at a multiple of 16.
+  __device__ ResidentRing(std::byte* shared, int group, int count_)
+      : stages(shared + group * count_ * (kStageBytes + 16)),
+        full(reinterpret_cast<uint64_t*>(stages + count_ * kStageBytes)),
+        count(count_) {}
+  // By one thread.
+  __device__ void init() const {
+    for (int i = 0; i < count; ++i) {
+      cuda::ptx::mbarrier_init(full + i, 1);
+      cuda::ptx::mbarrier_init(full + count + i, 4);
     }
-    __syncwarp();
-    begin_unit();
+    cuda::ptx::mbarrier_fence_init();
   }
-  // Requests the first stages.
-  __device__ void fill(int begin, int end) {
-    for (int i = begin; i < end; ++i) fetch(i);
+  __device__ void advance() {
+    if (++slot == count) {
+      slot = 0;
+      phase ^= 1;
+    }
   }
-  __device__ int stages() const { return stage_count_; }
 
-  // Tile `i` of the stage.
-  __device__ Operand tile(int i) const { return Operand(stages_ + slot_ * kStageBytes + i * Operand::kBytes); }
-  __device__ void wait() const { cuda::ptx::mbarrier_wait(full_ + slot_, phase_); }
-  // The stage has been read.
+  // For the group's warps: tile `i` of a stage that is there.
+  __device__ void wait() const { cuda::ptx::mbarrier_wait(full + slot, phase); }
+  __device__ Operand tile(int i) const {
+    return Operand(stages + slot * kStageBytes + static_cast<int>(threadIdx.x) / 32 % 4 * kStripBytes +
+                   i * Operand::kBytes);
+  }
+  // racecheck stages: a stage is written after its readers have arrived here, and read after it has.
   __device__ void pass() {
-    __syncwarp();  // racecheck ring: a stage is fetched into when all lanes have read it; the tool misses that
-    fetch(slot_);
-    if (++slot_ == stage_count_) {
-      slot_ = 0;
-      phase_ ^= 1;
-    }
+    __syncwarp();
+    if (lane_index() == 0) cuda::ptx::mbarrier_arrive(full + count + slot);
+    advance();
   }
 
- private:
-  // Warps beyond the last strip multiply it too, for nobody.
-  __device__ void begin_unit() {
-    if (unit_ >= share_.units) return;
-    const int own = share_.place(unit_, static_cast<int>(threadIdx.x) / 32);
-    const int place = own < args_.places ? own : args_.places - 1;
-    unit_ += static_cast<int>(blockDim.x) / 128;
-    const LinearPart& part = part_of(args_, place);
-    const int64_t run = static_cast<int64_t>(place - part.first_place) * args_.segments + share_.segment;
-    left_ = args_.segment_tiles * Operand::kBytes;
-    from_ = part.tiles + run * left_;
-  }
-  __device__ void fetch(int slot) {
-    if (left_ == 0) return;
-    if (lane_index() == 0) {
-      const int bytes = left_ < kStageBytes ? left_ : kStageBytes;
-      cuda::ptx::mbarrier_arrive_expect(full_ + slot, bytes);
-      cuda::ptx::bulk_load(stages_ + slot * kStageBytes, from_, bytes, full_ + slot);
-    }
-    from_ += kStageBytes;
-    left_ -= kStageBytes;
-    if (left_ <= 0) {
-      left_ = 0;
-      begin_unit();
+  // By a warp, a strip to a lane; waits for the kernel before when half of the stages are on their way, so that x comes
+  // before the rest. Strips that there are not are the last one again.
+  __device__ void fill(const MultiplyArgs& args, const ResidentShare& share, int group, int groups) {
+    const int lane = lane_index(), total = args.segment_tiles * Operand::kBytes;
+    int until_x = count / 2;
+    for (int unit = group; unit < share.units; unit += groups) {
+      const int own = share.place(unit, lane), place = own < args.places ? own : args.places - 1;
+      const LinearPart& part = part_of(args, place);
+      const int64_t run = static_cast<int64_t>(place - part.first_place) * args.segments + share.segment;
+      const std::byte* from = part.tiles + run * total;
+      for (int left = total; left > 0; left -= kStripBytes, from += kStripBytes) {
+        const int bytes = left < kStripBytes ? left : kStripBytes;
+        if (until_x-- == 0) cuda::ptx::wait_for_previous();
+        cuda::ptx::mbarrier_wait(full + count + slot, phase ^ 1);
+        if (lane == 0) cuda::ptx::mbarrier_arrive_expect(full + slot, 4 * bytes);
+        __syncwarp();
+        if (lane < 4) cuda::ptx::bulk_load(stages + slot * kStageBytes + lane * kStripBytes, from, bytes, full + slot);
+        advance();
+      }
     }
   }
-
-  std::byte* stages_;
-  uint64_t* full_;
-  int stage_count_;
-  const MultiplyArgs& args_;
-  const ResidentShare& share_;
-  const std::byte* from_ = nullptr;
-  int unit_;      // the next to be fetched
-  int left_ = 0;  // bytes to be fetched of the one before
-  int slot_ = 0;
-  uint32_t phase_ = 0;
 };
 
 // Products of a segment. A turn is a tile, or a group of steps with a scale but at most two; while one turn multiplies,
