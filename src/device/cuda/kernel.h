@@ -52,6 +52,8 @@ struct LaunchShape {
   // Consecutive blocks of grid.x that run at the same time and reach each other's shared memory (ptx.h: clusters);
   // above 8 see allow_large_clusters. Their kernels have no static shared memory.
   unsigned cluster = 1;
+  // Blocks wait for each other: they all run at the same time. The caller sees that there is room for them.
+  bool together = false;
   // Programmatic dependent launch: the kernel may start before the one before it has ended, and calls
   // ptx::wait_for_previous() before it touches what that one writes.
   bool overlap = false;
@@ -66,7 +68,7 @@ void launch(Owner& owner, const LaunchShape& shape, void (*kernel)(Parameters...
 #ifdef WEIR_CUDA_EMULATED
   std::tuple<Parameters...> copies(static_cast<Parameters>(arguments)...);
   const cudaError_t error = emulated::launch_kernel(
-      stream, shape.grid, shape.block, shape.cluster, shared_bytes, reinterpret_cast<const void*>(kernel),
+      stream, shape.grid, shape.block, shape.together ? shape.grid.x : shape.cluster, shared_bytes, reinterpret_cast<const void*>(kernel),
       [kernel, copies] { std::apply(kernel, copies); }, shape.where.file_name(), shape.where.line());
 #else
   cudaLaunchAttribute attributes[2]{};

@@ -155,14 +155,21 @@ struct WideGrid {
   int items(const MultiplyArgs& args) const { return units * ((args.segments + block_segments - 1) / block_segments); }
 };
 
-// Blocks take all segments where there are enough, or as few as let all blocks run at once. Places the parts.
+// Blocks take all segments where there are enough, or as few as let all blocks run at once, or one where that gives the
+// busiest multiprocessor less to do. Places the parts.
 WideGrid wide_grid(CudaDevice& device, const WideKernel& kernel, MultiplyArgs& args, int32_t rows) {
+  constexpr int kMostItems = 3;  // of a multiprocessor, with one segment: sums of segments cost time too
   place_parts(args, kernel.strips);
   WideGrid grid;
   grid.units = (rows + kernel.rows - 1) / kernel.rows * ((args.places + kernel.strips - 1) / kernel.strips);
   const int most = device.sm_count() * kernel.blocks;
+  const auto busiest = [&] { return (grid.items(args) + device.sm_count() - 1) / device.sm_count(); };
+  const int items_of_one = busiest();
   while (grid.block_segments < args.segments && (rows > kMostSplitRows || grid.items(args) > most)) {
     ++grid.block_segments;
+  }
+  if (rows <= kMostSplitRows && items_of_one <= kMostItems && items_of_one < busiest() * grid.block_segments) {
+    grid.block_segments = 1;
   }
   return grid;
 }
@@ -302,7 +309,7 @@ bool resident_pays(CudaDevice& device, TileFormat format, const MultiplyArgs& ar
   return resident_kernel(format, rows).kernel != nullptr;
 }
 
-// A block a multiprocessor, the same number for each segment; four warps for each unit, at most sixteen, and four more.
+// A block a multiprocessor, the same number for each segment; four warps for each unit, at most sixteen.
 void launch_resident(CudaDevice& device, TileFormat format, MultiplyArgs args, std::byte* workspace, int32_t rows) {
   const ResidentKernel kernel = resident_kernel(format, rows);
   place_parts(args, 4);
@@ -312,15 +319,15 @@ void launch_resident(CudaDevice& device, TileFormat format, MultiplyArgs args, s
   WideX x_maps;
   if (!map_rows(device, args, workspace, rows, kernel.rows, x_maps)) return;
   const int units = (all + args.splits - 1) / args.splits, rounds = (units + 3) / 4;
-  const int groups = (units + rounds - 1) / rounds;
+  const int warps = 4 * ((units + rounds - 1) / rounds);
   const int64_t x_bytes = resident_x_bytes(args.segment_tiles, kernel.rows), stage_bytes = kernel.stage_bytes + 16;
   const int64_t stages = int64_t{rounds} * ((args.segment_tiles + kernel.stage_tiles - 1) / kernel.stage_tiles);
-  args.ring_stages =
-      static_cast<int32_t>(std::min((device.shared_limit() - x_bytes) / (groups * stage_bytes), stages));
+  args.ring_stages = static_cast<int32_t>(std::min((device.shared_limit() - x_bytes) / (warps * stage_bytes), stages));
   cuda::launch(device,
                {.grid = args.splits * args.segments,
-                .block = 128 * (groups + 1),
-                .shared_bytes = x_bytes + groups * args.ring_stages * stage_bytes,
+                .block = 32 * warps,
+                .shared_bytes = x_bytes + warps * args.ring_stages * stage_bytes,
+                .together = true,
                 .overlap = true},
                kernel.kernel, args, x_maps);
 }

@@ -4,6 +4,7 @@
 #include "ops/linear/linear_multiply_cuda.cuh"
 #include "ops/linear/linear_sums_cuda.cuh"
 #include "ops/linear/linear_tile_cuda.cuh"
+#include "ops/linear/linear_wide_store_cuda.cuh"
 
 #ifndef WEIR_STAMP
 #define WEIR_STAMP(event)
@@ -31,9 +32,7 @@ struct ResidentShare {
     first = 4 * begin;
     units = end - begin;
   }
-  // Of a warp's strip in the block's unit-th turn. Blocks of other segments have other turns: then none is the last to
-  // be done with all of them, and has all sums of segments to add.
-  __device__ int place(int turn, int warp) const { return first + (turn + segment) % units * 4 + warp % 4; }
+  __device__ int place(int unit, int warp) const { return first + unit * 4 + warp % 4; }
 };
 
 // Rows of x in a segment as BF16, as wgmma reads them: tiles of 64 k, rows of 128 bytes, swizzled.
@@ -66,71 +65,157 @@ struct ResidentX {
   __device__ void wait(int tile) const { cuda::ptx::mbarrier_wait(full + tile, 0); }
 };
 
-// Tiles of a group of warps, those of its units one after the other, on their way through its part of shared memory: a
-// stage has some of each warp's strip. A warp of another group fills the stages.
+// A warp's tiles, those of its units one after the other, on their way through its part of shared memory.
 template <class Operand>
-struct ResidentRing {
+class ResidentRing {
+ public:
   static constexpr int kStageTiles = Operand::kBytes < 800 ? 2 : 1;
-  static constexpr int kStripBytes = kStageTiles * Operand::kBytes;
-  static constexpr int kStageBytes = 4 * kStripBytes;
+  static constexpr int kStageBytes = kStageTiles * Operand::kBytes;
 
-  std::byte* stages;
-  uint64_t* full;
-  int count;
-  int slot = 0;
-  uint32_t phase = 0;
-
-  // Of group `group`; kStageBytes and 16 for each stage, at a multiple of 16.
-  __device__ ResidentRing(std::byte* shared, int group, int count_)
-      : stages(shared + group * count_ * (kStageBytes + 16)),
-        full(reinterpret_cast<uint64_t*>(stages + count_ * kStageBytes)),
-        count(count_) {}
-  // By one thread.
-  __device__ void init() const {
-    for (int i = 0; i < count; ++i) {
-      cuda::ptx::mbarrier_init(full + i, 1);
-      cuda::ptx::mbarrier_init(full + count + i, 4);
+  __device__ ResidentRing(std::byte* shared, const MultiplyArgs& args, const ResidentShare& share)
+      : stages_(shared),
+        full_(reinterpret_cast<uint64_t*>(shared + args.ring_stages * kStageBytes)),
+        stage_count_(args.ring_stages),
+        args_(args),
+        share_(share),
+        unit_(static_cast<int>(threadIdx.x) / 128) {
+    if (lane_index() == 0) {
+      for (int i = 0; i < stage_count_; ++i) cuda::ptx::mbarrier_init(full_ + i, 1);
+      cuda::ptx::mbarrier_fence_init();
     }
-    cuda::ptx::mbarrier_fence_init();
-  }
-  __device__ void advance() {
-    if (++slot == count) {
-      slot = 0;
-      phase ^= 1;
-    }
-  }
-
-  // For the group's warps: tile `i` of a stage that is there.
-  __device__ void wait() const { cuda::ptx::mbarrier_wait(full + slot, phase); }
-  __device__ Operand tile(int i) const {
-    return Operand(stages + slot * kStageBytes + static_cast<int>(threadIdx.x) / 32 % 4 * kStripBytes +
-                   i * Operand::kBytes);
-  }
-  // racecheck stages: a stage is written after its readers have arrived here, and read after it has.
-  __device__ void pass() {
     __syncwarp();
-    if (lane_index() == 0) cuda::ptx::mbarrier_arrive(full + count + slot);
-    advance();
+    begin_unit();
+  }
+  // Requests the first stages.
+  __device__ void fill(int begin, int end) {
+    for (int i = begin; i < end; ++i) fetch(i);
+  }
+  __device__ int stages() const { return stage_count_; }
+
+  // Tile `i` of the stage.
+  __device__ Operand tile(int i) const { return Operand(stages_ + slot_ * kStageBytes + i * Operand::kBytes); }
+  __device__ void wait() const { cuda::ptx::mbarrier_wait(full_ + slot_, phase_); }
+  // The stage has been read.
+  __device__ void pass() {
+    __syncwarp();  // racecheck ring: a stage is fetched into when all lanes have read it; the tool misses that
+    fetch(slot_);
+    if (++slot_ == stage_count_) {
+      slot_ = 0;
+      phase_ ^= 1;
+    }
   }
 
-  // By a warp, a strip to a lane; waits for the kernel before when half of the stages are on their way, so that x comes
-  // before the rest. Strips that there are not are the last one again.
-  __device__ void fill(const MultiplyArgs& args, const ResidentShare& share, int group, int groups) {
-    const int lane = lane_index(), total = args.segment_tiles * Operand::kBytes;
-    int until_x = count / 2;
-    for (int unit = group; unit < share.units; unit += groups) {
-      const int own = share.place(unit, lane), place = own < args.places ? own : args.places - 1;
-      const LinearPart& part = part_of(args, place);
-      const int64_t run = static_cast<int64_t>(place - part.first_place) * args.segments + share.segment;
-      const std::byte* from = part.tiles + run * total;
-      for (int left = total; left > 0; left -= kStripBytes, from += kStripBytes) {
-        const int bytes = left < kStripBytes ? left : kStripBytes;
-        if (until_x-- == 0) cuda::ptx::wait_for_previous();
-        cuda::ptx::mbarrier_wait(full + count + slot, phase ^ 1);
-        if (lane == 0) cuda::ptx::mbarrier_arrive_expect(full + slot, 4 * bytes);
-        __syncwarp();
-        if (lane < 4) cuda::ptx::bulk_load(stages + slot * kStageBytes + lane * kStripBytes, from, bytes, full + slot);
-        advance();
+ private:
+  // Warps beyond the last strip multiply it too, for nobody.
+  __device__ void begin_unit() {
+    if (unit_ >= share_.units) return;
+    const int own = share_.place(unit_, static_cast<int>(threadIdx.x) / 32);
+    const int place = own < args_.places ? own : args_.places - 1;
+    unit_ += static_cast<int>(blockDim.x) / 128;
+    const LinearPart& part = part_of(args_, place);
+    const int64_t run = static_cast<int64_t>(place - part.first_place) * args_.segments + share_.segment;
+    left_ = args_.segment_tiles * Operand::kBytes;
+    from_ = part.tiles + run * left_;
+  }
+  __device__ void fetch(int slot) {
+    if (left_ == 0) return;
+    if (lane_index() == 0) {
+      const int bytes = left_ < kStageBytes ? left_ : kStageBytes;
+      cuda::ptx::mbarrier_arrive_expect(full_ + slot, bytes);
+      cuda::ptx::bulk_load(stages_ + slot * kStageBytes, from_, bytes, full_ + slot);
+    }
+    from_ += kStageBytes;
+    left_ -= kStageBytes;
+    if (left_ <= 0) {
+      left_ = 0;
+      begin_unit();
+    }
+  }
+
+  std::byte* stages_;
+  uint64_t* full_;
+  int stage_count_;
+  const MultiplyArgs& args_;
+  const ResidentShare& share_;
+  const std::byte* from_ = nullptr;
+  int unit_;      // the next to be fetched
+  int left_ = 0;  // bytes to be fetched of the one before
+  int slot_ = 0;
+  uint32_t phase_ = 0;
+};
+
+// Where sums of segments meet: each block that has a strip leaves those of its segment in memory, and adds all segments
+// of its share of the rows. The blocks run at the same time, a strip's warps wait for each other.
+template <int kRows>
+struct ResidentMeeting {
+  static constexpr int kEights = kRows / 8;
+  static constexpr int kTogether = 2;  // eights of rows
+
+  const MultiplyArgs& args;
+  int segment;
+
+  __device__ WideMeeting<kRows> at(int place) const { return WideMeeting<kRows>(args, {}, place); }
+  __device__ void arrive(int place) const {
+    __syncwarp();
+    if (lane_index() == 0) cuda::ptx::add_ordered(at(place).counter, 1);
+  }
+  // The last of those who have seen all arrive leaves the counter zero.
+  __device__ void await_all(uint32_t* counter) const {
+    const auto all = static_cast<uint32_t>(args.segments);
+    if (lane_index() == 0) {
+      while (cuda::ptx::load_acquire(counter) < all) {}
+      if (atomicAdd(counter, 1u) == 2 * all - 1) *counter = 0;
+    }
+    __syncwarp();
+  }
+  __device__ void gather(int place, int rows) const {
+    const WideMeeting<kRows> meeting = at(place);
+    await_all(meeting.counter);
+    const LinearPart& part = part_of(args, place);
+    const int lane = lane_index(), o = (place - part.first_place) * static_cast<int>(kTileOuts) + lane / 4;
+    float bias[2] = {};
+    for (int half = 0; half < 2; ++half) {
+      if (part.bias != nullptr && o + 8 * half < part.out) bias[half] = part.bias[o + 8 * half];
+    }
+    const int end = kEights * (segment + 1) / args.segments;
+#pragma unroll 1
+    for (int i = kEights * segment / args.segments; i < end; i += kTogether) {
+      float4 total[kTogether];
+      total_of(meeting.sums + i * 32, end - i, total);
+#pragma unroll
+      for (int t = 0; t < kTogether; ++t) {
+        if (i + t >= end) break;
+        const float sums[4] = {total[t].x, total[t].y, total[t].z, total[t].w};
+        for (int j = 0; j < 4; ++j) {
+          const int row = 8 * (i + t) + lane % 4 * 2 + j % 2, own = o + j / 2 * 8;
+          if (row >= rows || own >= part.out) continue;
+          store_output(part, row, own, part.bias != nullptr ? sums[j] + bias[j / 2] : sums[j]);
+        }
+      }
+    }
+  }
+  // Segments ascending, of the first `count` of the eights of rows; many are on their way at once.
+  __device__ void total_of(const float4* first, int count, float4 (&total)[kTogether]) const {
+    constexpr int kBatch = 8;
+#pragma unroll 1
+    for (int s = 0; s < args.segments; s += kBatch) {
+      float4 part[kBatch][kTogether];
+#pragma unroll
+      for (int b = 0; b < kBatch; ++b) {
+#pragma unroll
+        for (int t = 0; t < kTogether; ++t) {
+          if (s + b < args.segments && t < count) part[b][t] = __ldcg(first + ((s + b) * kEights + t) * 32);
+        }
+      }
+#pragma unroll
+      for (int t = 0; t < kTogether; ++t) {
+        if (s == 0) total[t] = part[0][t];
+#pragma unroll
+        for (int b = 0; b < kBatch; ++b) {
+          if (s + b == 0 || s + b >= args.segments) continue;
+          const float4& more = part[b][t];
+          total[t] = {total[t].x + more.x, total[t].y + more.y, total[t].z + more.z, total[t].w + more.w};
+        }
       }
     }
   }
@@ -158,6 +243,7 @@ class ResidentProduct {
       : x_(x), b_((cuda::ptx::shared_address(x.tiles) & 0x3ffff) >> 4) {}
 
   // Calls `early` after some tiles.
+  static constexpr int kEarlyTiles = 4;
   template <class Ring, class Early>
   __device__ __forceinline__ void multiply_segment(Ring& ring, int tiles, bool x_is_new, StripSums<kRows>& sums,
                                                    const Early& early) {
@@ -169,14 +255,18 @@ class ResidentProduct {
       turns.scale[0] = turns.scale[1] = 0;
     }
     uint32_t b = b_;
+    const int whole = tiles / kStage * kStage;
     int t = 0;
 #pragma unroll 1
-    for (; t + kStage <= tiles; t += kStage) {
-      multiply_stage<kStage>(ring, x_is_new, t, b, turns, sums);
-      b += kStage * (ResidentX<kRows>::kTileBytes / 16);
-      if (t == 2 * kStage) early();
+    for (int end = whole < kEarlyTiles ? whole : kEarlyTiles;; end = whole) {
+#pragma unroll 1
+      for (; t < end; t += kStage) {
+        multiply_stage<kStage>(ring, x_is_new, t, b, turns, sums);
+        b += kStage * (ResidentX<kRows>::kTileBytes / 16);
+      }
+      if (t <= kEarlyTiles) early();
+      if (end == whole) break;
     }
-    if (t <= 2 * kStage) early();
     if (t < tiles) {
       if constexpr (!kScaled) cuda::ptx::wgmma_wait<0>();
       multiply_stage<1>(ring, x_is_new, t, b, turns, sums);
@@ -202,8 +292,10 @@ class ResidentProduct {
     ring.wait();
     const Operand first = ring.tile(0), second = ring.tile(kTiles - 1);
     ring.pass();
-    if (x_is_new) x_.wait(t + kTiles - 1);
-    WEIR_TILE_STAMP(t);
+    if (x_is_new) {
+      for (int i = 0; i < kTiles; ++i) x_.wait(t + i);
+      WEIR_TILE_STAMP(t);
+    }
     multiply_tile(first, 0, b, turns, sums);
     if constexpr (kTiles == 2) multiply_tile(second, kTurns, b + ResidentX<kRows>::kTileBytes / 16, turns, sums);
     static_assert(kTiles <= 2);

@@ -294,12 +294,13 @@ std::byte* shared_of_rank(unsigned rank) {
   struct alignas(1024) Memory {
     std::byte bytes[kSharedBytes];
   };
-  static thread_local std::unique_ptr<Memory> memories[kMaxCluster];
+  static thread_local std::vector<std::unique_ptr<Memory>> memories;
   const Cluster& cluster = *current_block->cluster;
   if (rank >= cluster.blocks.size()) fail_kernel("a rank is not of the cluster");
   if (current != nullptr && cluster.blocks[rank].live == 0) {
     fail_kernel("shared memory is used of a block of the cluster that has ended");
   }
+  if (memories.size() <= rank) memories.resize(rank + 1);
   if (memories[rank] == nullptr) memories[rank] = std::make_unique<Memory>();
   return memories[rank]->bytes;
 }

@@ -100,7 +100,7 @@ cudaError_t launch_kernel(cudaStream_t stream, dim3 grid, dim3 block, unsigned c
   const uint64_t threads = uint64_t{block.x} * block.y * block.z;
   const uint64_t blocks = uint64_t{grid.x} * grid.y * grid.z;
   if (threads == 0 || threads > kMaxThreads || blocks == 0 || grid.x > 0x7fffffffu || grid.y > 65535 ||
-      grid.z > 65535 || cluster == 0 || cluster > kMaxCluster || grid.x % cluster != 0) {
+      grid.z > 65535 || cluster == 0 || (cluster > kMaxCluster && cluster != grid.x) || grid.x % cluster != 0) {
     return result(cudaErrorInvalidConfiguration);
   }
   if (shared_bytes > shared_limit(kernel)) return result(cudaErrorInvalidValue);
