@@ -68,8 +68,9 @@ void launch(Owner& owner, const LaunchShape& shape, void (*kernel)(Parameters...
 #ifdef WEIR_CUDA_EMULATED
   std::tuple<Parameters...> copies(static_cast<Parameters>(arguments)...);
   const cudaError_t error = emulated::launch_kernel(
-      stream, shape.grid, shape.block, shape.together ? shape.grid.x : shape.cluster, shared_bytes, reinterpret_cast<const void*>(kernel),
-      [kernel, copies] { std::apply(kernel, copies); }, shape.where.file_name(), shape.where.line());
+      stream, shape.grid, shape.block, shape.together ? shape.grid.x : shape.cluster, shared_bytes,
+      reinterpret_cast<const void*>(kernel), [kernel, copies] { std::apply(kernel, copies); }, shape.where.file_name(),
+      shape.where.line());
 #else
   cudaLaunchAttribute attributes[2]{};
   unsigned count = 0;

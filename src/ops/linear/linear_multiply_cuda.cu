@@ -6,7 +6,7 @@
 
 #include "ops/linear/linear_few_cuda.cuh"
 #include "ops/linear/linear_kernels.h"
-#include "ops/linear/linear_resident_turns_cuda.cuh"
+#include "ops/linear/linear_resident_stages_cuda.cuh"
 #include "ops/linear/linear_wide_cuda.cuh"
 
 namespace weir {

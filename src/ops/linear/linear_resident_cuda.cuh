@@ -6,8 +6,8 @@
 #pragma once
 
 #include "ops/linear/linear_kernels.h"
+#include "ops/linear/linear_resident_meeting_cuda.cuh"
 #include "ops/linear/linear_resident_turns_cuda.cuh"
-#include "ops/linear/linear_wide_store_cuda.cuh"
 
 namespace weir {
 
@@ -17,7 +17,6 @@ __global__ void __launch_bounds__(512, 1)
   using Operand = typename OperandOf<kFormat>::Type;
   WEIR_DYNAMIC_SHARED(std::byte, dynamic);
   std::byte* const shared = cuda::ptx::hidden_shared(dynamic);
-  WEIR_STAMP(0);
   const int warp = static_cast<int>(threadIdx.x) / 32;
   const ResidentX<kRows> x(args, shared);
   if (threadIdx.x == 0) {
@@ -25,21 +24,16 @@ __global__ void __launch_bounds__(512, 1)
     x.init();
   }
   const ResidentShare share(args);
-  WEIR_STAMP(8);
   std::byte* rings = shared + resident_x_bytes(args.segment_tiles, kRows);
   ResidentRing<Operand> ring(rings + warp * args.ring_stages * (ResidentRing<Operand>::kStageBytes + 16), args, share);
   ring.fill(0, ring.stages() / 2);
-  WEIR_STAMP(9);
   cuda::ptx::let_next_start();
   __syncthreads();
-  WEIR_STAMP(1);
   cuda::ptx::wait_for_previous();
-  WEIR_STAMP(2);
   if (threadIdx.x == 0) x.bring(x_maps.of_part, share.segment * args.segment_tiles);
   __syncwarp();
   ring.fill(ring.stages() / 2, ring.stages());
   const int rows = step_rows(args);
-  WEIR_STAMP(3);
   ResidentProduct<Operand, kRows> product(x);
   // Others hear of a unit's sums some tiles into the next one: until then these are on their way to memory.
   const ResidentMeeting<kRows> meeting{args, share.segment};
@@ -50,7 +44,6 @@ __global__ void __launch_bounds__(512, 1)
     product.multiply_segment(ring, args.segment_tiles, unit == group, sums, [&] {
       if (unit > group && args.segments > 1) meeting.arrive(place_of(unit - groups));
     });
-    WEIR_FIRST_STAMP(unit == group);
     if (place_of(unit) >= args.places) break;
     if (args.segments == 1) {
       store_sums<kRows>(args, place_of(unit), 0, rows, sums);
@@ -59,14 +52,12 @@ __global__ void __launch_bounds__(512, 1)
       if (unit + groups >= share.units) meeting.arrive(place_of(unit));
     }
   }
-  WEIR_STAMP(10);
   if (args.segments > 1) {
 #pragma unroll 1
     for (int unit = group; unit < share.units && place_of(unit) < args.places; unit += groups) {
       meeting.gather(place_of(unit), rows);
     }
   }
-  WEIR_STAMP(5);
 }
 
 template <TileFormat kFormat>
