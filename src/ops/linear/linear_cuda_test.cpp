@@ -243,6 +243,26 @@ TEST_F(LinearCuda, GivesTheSameBitsHoweverManySegmentsMeet) {
   }
 }
 
+// A block a segment, with more than one unit for each of its groups of warps; outputs that are no whole units.
+TEST_F(LinearCuda, GivesTheSameBitsWhereBlocksKeepTheirSegmentOfX) {
+  std::mt19937 random(15);
+  const int64_t segments = device().sm_count() / 2 + 1, out = 330;
+  for (const WeightFormat format : {WeightFormat::kMxfp4, WeightFormat::kQ4_0, WeightFormat::kQ3_K}) {
+    for (const int64_t rows : {20, 64}) {
+      const int64_t in = fitting(format, segments * (rows == 20 ? 960 : 1024));
+      const Weight& weight = keep(random_weight(random, format, out, in, Values::kUsual));
+      Rows x(rows, in);
+      x.fill(random, Values::kUsual);
+      const Product many = multiply(weight, nullptr, x, Activations::kAuto);
+      for (const int64_t r : {int64_t{0}, rows - 1}) {
+        Rows one = row_alone(x, r);
+        ASSERT_TRUE(same_bits(many.row(r, out), multiply(weight, nullptr, one, Activations::kAuto).row(0, out)))
+            << weight_format_name(format) << " row " << r << " of " << rows;
+      }
+    }
+  }
+}
+
 TEST_F(LinearCuda, ServesStepsSmallerThanItsBounds) {
   std::mt19937 random(5);
   const int64_t out = 50, in = 4200;

@@ -155,21 +155,14 @@ struct WideGrid {
   int items(const MultiplyArgs& args) const { return units * ((args.segments + block_segments - 1) / block_segments); }
 };
 
-// Blocks take all segments where there are enough, or as few as let all blocks run at once, or one where that gives the
-// busiest multiprocessor less to do. Places the parts.
+// Blocks take all segments where there are enough, or as few as let all blocks run at once. Places the parts.
 WideGrid wide_grid(CudaDevice& device, const WideKernel& kernel, MultiplyArgs& args, int32_t rows) {
-  constexpr int kMostItems = 3;  // of a multiprocessor, with one segment: sums of segments cost time too
   place_parts(args, kernel.strips);
   WideGrid grid;
   grid.units = (rows + kernel.rows - 1) / kernel.rows * ((args.places + kernel.strips - 1) / kernel.strips);
   const int most = device.sm_count() * kernel.blocks;
-  const auto busiest = [&] { return (grid.items(args) + device.sm_count() - 1) / device.sm_count(); };
-  const int items_of_one = busiest();
   while (grid.block_segments < args.segments && (rows > kMostSplitRows || grid.items(args) > most)) {
     ++grid.block_segments;
-  }
-  if (rows <= kMostSplitRows && items_of_one <= kMostItems && items_of_one < busiest() * grid.block_segments) {
-    grid.block_segments = 1;
   }
   return grid;
 }
@@ -303,10 +296,17 @@ void launch_team(CudaDevice& device, TileFormat format, MultiplyArgs args, std::
 
 // --- packed weights, more than sixteen and up to 64 rows
 
+int resident_blocks(CudaDevice& device, const MultiplyArgs& args, int units) {
+  return std::min(device.sm_count() / args.segments, units);  // of a segment
+}
+
+// Where each group of warps has more than one unit and, of wide tiles, segments are many (measured).
 bool resident_pays(CudaDevice& device, TileFormat format, const MultiplyArgs& args, int32_t rows) {
   if (rows < kLeastResidentRows || rows > kResidentRows || different_x(args) > 1) return false;
   if (args.segments > device.sm_count() || args.segment_tiles * kTileIns > kSegmentIns) return false;
-  return resident_kernel(format, rows).kernel != nullptr;
+  if (resident_kernel(format, rows).kernel == nullptr) return false;
+  const int units = (args.strips + 3) / 4;
+  return units > 4 * resident_blocks(device, args, units) && (is_narrow(format) || args.segments > 4);
 }
 
 // A block a multiprocessor, the same number for each segment; four warps for each unit, at most sixteen.
@@ -314,7 +314,7 @@ void launch_resident(CudaDevice& device, TileFormat format, MultiplyArgs args, s
   const ResidentKernel kernel = resident_kernel(format, rows);
   place_parts(args, 4);
   const int all = (args.places + 3) / 4;
-  args.splits = std::min(device.sm_count() / args.segments, all);
+  args.splits = resident_blocks(device, args, all);
   args.block_segments = 1;
   WideX x_maps;
   if (!map_rows(device, args, workspace, rows, kernel.rows, x_maps)) return;

@@ -2,7 +2,6 @@
 #pragma once
 
 #include "device/cuda/kernel.h"
-#include "device/cuda/ptx.h"
 #include "ops/linear/linear_multiply.h"
 
 namespace weir {
@@ -35,21 +34,18 @@ __device__ inline void store_output(const LinearPart& part, int row, int o, floa
   }
 }
 
-// A warp says that it has done `own` of an item's shares; the first lane hears how many were done before.
-__device__ inline uint32_t arrive_at(uint32_t* counter, int own = 1) {
-  __syncwarp();
-  return threadIdx.x % 32 == 0 ? cuda::ptx::add_ordered(counter, static_cast<uint32_t>(own)) : 0;
-}
-// Whether that were all others of `count`: then it sees what they have written. Leaves the counter zero.
-__device__ inline bool is_last(uint32_t* counter, uint32_t before, int count, int own = 1) {
-  if (__shfl_sync(cuda::kAllLanes, before, 0) != static_cast<uint32_t>(count - own)) return false;
-  __syncwarp();
-  if (threadIdx.x % 32 == 0) *counter = 0;
-  return true;
-}
+// Whether a warp is the last to be done with an item of `count` shares, of which it has done `own`; it then sees what
+// the others have written. Leaves the counter zero.
 __device__ inline bool last_to_arrive(uint32_t* counter, int count, int own = 1) {
-  const uint32_t before = arrive_at(counter, own);
-  return is_last(counter, before, count, own);
+  const bool leader = threadIdx.x % 32 == 0;
+  __threadfence();
+  __syncwarp();
+  int before = 0;
+  if (leader) before = static_cast<int>(atomicAdd(counter, static_cast<uint32_t>(own)));
+  if (__shfl_sync(cuda::kAllLanes, before, 0) != count - own) return false;
+  __threadfence();
+  if (leader) *counter = 0;
+  return true;
 }
 
 }  // namespace weir

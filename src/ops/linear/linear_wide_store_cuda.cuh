@@ -76,28 +76,16 @@ struct WideMeeting {
       sums[(segment * (kRows / 8) + i) * 32] = {own[4 * i], own[4 * i + 1], own[4 * i + 2], own[4 * i + 3]};
     }
   }
-  // Segments ascending, those of the first block together. With few rows two are on their way at once.
+  // Segments ascending, those of the first block together.
   __device__ void add_all(const MultiplyArgs& args, StripSums<kRows>& total) const {
-    constexpr int kBatch = kRows > 64 ? 1 : 2;
-    for (int s = 0; s < args.segments;) {
-      float4 part[kBatch][kRows / 8];
-      const int second = s + (s == 0 ? args.block_segments : 1);
+    for (int s = 0; s < args.segments; s += s == 0 ? args.block_segments : 1) {
+      float4 part[kRows / 8];
 #pragma unroll
-      for (int b = 0; b < kBatch; ++b) {
-        const int from = b == 0 || second >= args.segments ? s : second;
+      for (int i = 0; i < kRows / 8; ++i) part[i] = __ldcg(sums + (s * (kRows / 8) + i) * 32);
 #pragma unroll
-        for (int i = 0; i < kRows / 8; ++i) part[b][i] = __ldcg(sums + (from * (kRows / 8) + i) * 32);
-      }
-#pragma unroll
-      for (int b = 0; b < kBatch; ++b) {
-        if (s >= args.segments) break;
-#pragma unroll
-        for (int i = 0; i < kRows / 8; ++i) {
-          const float values[4] = {part[b][i].x, part[b][i].y, part[b][i].z, part[b][i].w};
-#pragma unroll
-          for (int j = 0; j < 4; ++j) total[4 * i + j] = s == 0 ? values[j] : total[4 * i + j] + values[j];
-        }
-        s = b == 0 ? second : s + 1;
+      for (int i = 0; i < kRows / 8; ++i) {
+        const float values[4] = {part[i].x, part[i].y, part[i].z, part[i].w};
+        for (int j = 0; j < 4; ++j) total[4 * i + j] = s == 0 ? values[j] : total[4 * i + j] + values[j];
       }
     }
   }
