@@ -24,7 +24,8 @@ namespace weir::cuda::ptx {
 enum class Swizzle : uint32_t { kNone = 0, k128 = 1 };
 enum class Major { kK, kMN };
 
-WEIR_HD inline constexpr uint64_t wgmma_descriptor(uint32_t address, int leading_bytes, int stride_bytes, Swizzle swizzle) {
+WEIR_HD inline constexpr uint64_t wgmma_descriptor(uint32_t address, int leading_bytes, int stride_bytes,
+                                                   Swizzle swizzle) {
   const uint64_t start = (address & 0x3ffffu) >> 4;
   const uint64_t leading = (static_cast<uint32_t>(leading_bytes) & 0x3ffffu) >> 4;
   const uint64_t stride = (static_cast<uint32_t>(stride_bytes) & 0x3ffffu) >> 4;

@@ -300,13 +300,16 @@ int resident_blocks(CudaDevice& device, const MultiplyArgs& args, int units) {
   return std::min(device.sm_count() / args.segments, units);  // of a segment
 }
 
-// Where each group of warps has more than one unit and, of wide tiles, segments are many (measured).
+// With more than 32 rows where blocks have several units; with fewer where groups of warps have and, of wide tiles,
+// segments are many (measured).
 bool resident_pays(CudaDevice& device, TileFormat format, const MultiplyArgs& args, int32_t rows) {
   if (rows < kLeastResidentRows || rows > kResidentRows || different_x(args) > 1) return false;
   if (args.segments > device.sm_count() || args.segment_tiles * kTileIns > kSegmentIns) return false;
   if (resident_kernel(format, rows).kernel == nullptr) return false;
   const int units = (args.strips + 3) / 4;
-  return units > 4 * resident_blocks(device, args, units) && (is_narrow(format) || args.segments > 4);
+  const int blocks = resident_blocks(device, args, units);
+  if (rows > 32) return args.segments > 1 && units > (is_narrow(format) ? 1 : 2) * blocks;
+  return units > 4 * blocks && (is_narrow(format) || args.segments > 4);
 }
 
 // A block a multiprocessor, the same number for each segment; four warps for each unit, at most sixteen.

@@ -61,7 +61,7 @@ struct ResidentX {
 template <class Operand>
 class ResidentRing {
  public:
-  static constexpr int kStageTiles = Operand::kBytes < 800 ? 2 : 1;
+  static constexpr int kStageTiles = Operand::kBytes < 800 ? 4 : 2;
   static constexpr int kStageBytes = kStageTiles * Operand::kBytes;
 
   __device__ ResidentRing(std::byte* shared, const MultiplyArgs& args, const ResidentShare& share)

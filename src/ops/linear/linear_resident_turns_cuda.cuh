@@ -39,16 +39,13 @@ class ResidentProduct {
     for (int end = whole < kEarlyTiles ? whole : kEarlyTiles;; end = whole) {
 #pragma unroll 1
       for (; t < end; t += kStage) {
-        multiply_stage<kStage>(ring, x_is_new, t, b, turns, sums);
-        b += kStage * (ResidentX<kRows>::kTileBytes / 16);
+        multiply_stage(ring, x_is_new, t, b, turns, sums);
+        b += kStage * kXStep;
       }
       if (t <= kEarlyTiles) early();
       if (end == whole) break;
     }
-    if (t < tiles) {
-      if constexpr (!kScaled) cuda::ptx::wgmma_wait<0>();
-      multiply_stage<1>(ring, x_is_new, t, b, turns, sums);
-    }
+    if (t < tiles) multiply_rest(ring, tiles, x_is_new, t, b, turns, sums);
     cuda::ptx::wgmma_wait<0>();
     if constexpr (kScaled) {
       add(turns, sums);
@@ -64,17 +61,33 @@ class ResidentProduct {
     float scale[2];
   };
 
-  template <int kTiles, class Ring>
+  template <class Ring>
   __device__ void multiply_stage(Ring& ring, bool x_is_new, int t, uint32_t b, Turns& turns, StripSums<kRows>& sums) {
+    constexpr int kAtOnce = Operand::kBytes < 800 ? 2 : 1;
     ring.wait();
-    const Operand first = ring.tile(0), second = ring.tile(kTiles - 1);
-    ring.pass();
-    if (x_is_new) {
-      for (int i = 0; i < kTiles; ++i) x_.wait(t + i);
+#pragma unroll
+    for (int i = 0; i < Ring::kStageTiles; i += kAtOnce) {
+      const Operand first = ring.tile(i), second = ring.tile(i + kAtOnce - 1);
+      if (i + kAtOnce == Ring::kStageTiles) ring.pass();
+      if (x_is_new) {
+        for (int own = 0; own < kAtOnce; ++own) x_.wait(t + i + own);
+      }
+      multiply_tile(first, i * kTurns, b + i * kXStep, turns, sums);
+      if constexpr (kAtOnce == 2) multiply_tile(second, (i + 1) * kTurns, b + (i + 1) * kXStep, turns, sums);
     }
-    multiply_tile(first, 0, b, turns, sums);
-    if constexpr (kTiles == 2) multiply_tile(second, kTurns, b + ResidentX<kRows>::kTileBytes / 16, turns, sums);
-    static_assert(kTiles <= 2);
+  }
+  // A stage that isn't full.
+  template <class Ring>
+  __device__ void multiply_rest(Ring& ring, int tiles, bool x_is_new, int t, uint32_t b, Turns& turns,
+                                StripSums<kRows>& sums) {
+    ring.wait();
+#pragma unroll 1
+    for (int i = 0; t + i < tiles; ++i) {
+      if constexpr (!kScaled) cuda::ptx::wgmma_wait<0>();
+      if (x_is_new) x_.wait(t + i);
+      multiply_tile(ring.tile(i), 0, b + i * kXStep, turns, sums);
+    }
+    ring.pass();
   }
   __device__ static void multiply_tile(const Operand& w, int first_turn, uint32_t b, Turns& turns,
                                        StripSums<kRows>& sums) {
@@ -112,6 +125,7 @@ class ResidentProduct {
     for (int i = 0; i < kRows / 2; ++i) sums[i] = fmaf(turns.scale[i / 2 % 2], turns.product[i], sums[i]);
   }
 
+  static constexpr int kXStep = ResidentX<kRows>::kTileBytes / 16;  // of descriptors
   // Of a descriptor: 1024 bytes from eight rows to the next, swizzled.
   static constexpr uint32_t kUpper =
       static_cast<uint32_t>(cuda::ptx::wgmma_descriptor(0, 0, 1024, cuda::ptx::Swizzle::k128) >> 32);
