@@ -269,6 +269,21 @@ TEST_F(MoeCuda, GivesABatchTheBitsOfItsRows) {
   }
 }
 
+// So many experts that all have few rows though the step has a plan of its own: tiles of eight rows, and of more.
+TEST_F(MoeCuda, GivesRowsTheirBitsWithAPlanOfTheStep) {
+  for (const int64_t experts : {48, 24}) {
+    Problem& p = problem({experts, 64, 32, 64, 2, 70}, {WeightFormat::kMxfp4}, kSwiGlu, 18);
+    p.args.activations = Activations::kAuto;
+    OnDevice batched(device(), p), single(device(), p);
+    const std::vector<float> batch = batched.run(70);
+    expect_model(p, batch, concat(experts, " experts"));
+    for (int64_t r = 0; r < 70; r += 9) {
+      single.set_row(p, r);
+      EXPECT_TRUE(same_floats(row_of(batch, p, r), row_of(single.run(1), p, 0))) << experts << " experts, row " << r;
+    }
+  }
+}
+
 TEST_F(MoeCuda, AddsWhatIsToBeAdded) {
   for (const int64_t padding : {0, 1}) {  // rows of whole vectors, and others
     Problem& p = problem({4, 64, 64, 96, 2, 5}, {WeightFormat::kBf16}, kSwiGlu, 14);
