@@ -19,23 +19,14 @@ struct FewShape {
   int blocks = 0;
   int64_t shared_bytes = 0;  // dynamic
   int32_t row_slots = 0;
+  int32_t parts = 0;  // of a strip
+  int32_t stages = 0, stage_tiles = 0;
 };
 
 // Shared memory of a block when there are so many.
 int64_t shared_bytes(const CudaDevice& device, int blocks) {
   constexpr int64_t kReserved = 1024, kStatic = 4096;  // of a block
   return ((device.shared_limit() + kReserved) / blocks - kReserved - kStatic) / 128 * 128;
-}
-
-// As many blocks as the kernel is made for, or fewer that have room for some rows of this width.
-FewShape few_shape(const CudaDevice& device, const FewKernel& few, int64_t width, int32_t parts, int32_t rows) {
-  constexpr int32_t kLeastSlots = 4;
-  for (int blocks = few.blocks;; --blocks) {
-    const int64_t bytes = shared_bytes(device, blocks);
-    const int64_t left = bytes - few.ring_bytes - (parts > 1 ? few.warps * kPartBytes : 0);
-    const auto slots = static_cast<int32_t>(left / row_stride(width));
-    if (blocks == 1 || slots >= std::min(rows, kLeastSlots)) return {blocks, bytes, slots};
-  }
 }
 
 bool one_column(int32_t wanted_tile_rows) { return wanted_tile_rows <= 8; }
@@ -49,39 +40,57 @@ int32_t parts_of(const CudaDevice& device, const FewKernel& few, bool one, int32
   return split ? side.segments : 1;
 }
 
+// For tiles of up to `rows` rows. As many blocks as the kernel is made for, or fewer that have room for some rows. A
+// segment has as few stages as it can, of about the same length.
+FewShape few_shape(const CudaDevice& device, const FewKernel& few, int32_t rows, int32_t pairs,
+                   const ExpertTiles& side) {
+  constexpr int32_t kLeastSlots = 4;
+  FewShape shape;
+  shape.parts = parts_of(device, few, one_column(rows), pairs, side);
+  const int32_t stages_of_segment = (side.segment_tiles + few.stage_tiles - 1) / few.stage_tiles;
+  shape.stage_tiles = (side.segment_tiles + stages_of_segment - 1) / stages_of_segment;
+  shape.stages = std::max(2, few.ring_tiles / shape.stage_tiles);
+  const int64_t ring = few_ring_bytes(shape.stages, shape.stage_tiles * static_cast<int>(tile_bytes(side.format)));
+  const int64_t of_warp = ring + (shape.parts > 1 ? kPartBytes : 0);
+  for (shape.blocks = few.blocks;; --shape.blocks) {
+    shape.shared_bytes = shared_bytes(device, shape.blocks);
+    const int64_t left = shape.shared_bytes - few.warps * of_warp;
+    shape.row_slots = static_cast<int32_t>(left / row_stride(side.width()));
+    if (shape.blocks == 1 || shape.row_slots >= std::min(rows, kLeastSlots)) return shape;
+  }
+}
+
 }  // namespace
 
 void allow_few(const CudaDevice& device, const std::string& name, const ExpertTiles& side) {
-  for (const bool one : {true, false}) {
-    const FewKernel few = few_kernel(side.format, one);
+  for (const int32_t rows : {1, 32}) {
+    const FewKernel few = few_kernel(side.format, one_column(rows));
     cuda::allow_shared(few.kernel, shared_bytes(device, 1));
-    if (few_shape(device, few, side.width(), 2, 1).row_slots < 1) {
+    if (few_shape(device, few, rows, 1, side).row_slots < 1) {
       fail(name, ": rows of ", side.width(), " do not fit into this GPU's shared memory");
     }
   }
 }
 
 int32_t few_tile_rows(const CudaDevice& device, int32_t rows, int32_t pairs, const ExpertTiles& side) {
-  const bool one = one_column(rows);
-  const FewKernel few = few_kernel(side.format, one);
-  const int32_t parts = parts_of(device, few, one, pairs, side);
-  return std::min(rows, few_shape(device, few, side.width(), parts, rows).row_slots);
+  return std::min(rows, few_shape(device, few_kernel(side.format, one_column(rows)), rows, pairs, side).row_slots);
 }
 
 void multiply_few_pairs(CudaDevice& device, const StepShape& shape, const ExpertProduct& product) {
-  const bool one = one_column(shape.wanted_tile_rows);
-  const FewKernel few = few_kernel(product.experts.format, one);
-  const int32_t parts = parts_of(device, few, one, shape.pairs, product.experts);
-  const FewShape fit = few_shape(device, few, product.experts.width(), parts, shape.wanted_tile_rows);
+  const ExpertTiles& side = product.experts;
+  const FewKernel few = few_kernel(side.format, one_column(shape.wanted_tile_rows));
+  const FewShape fit = few_shape(device, few, shape.wanted_tile_rows, shape.pairs, side);
   const int32_t blocks = fit.blocks * device.sm_count();
   cuda::launch(device,
                {.grid = blocks, .block = (few.warps + 1) * 32, .shared_bytes = fit.shared_bytes, .overlap = true},
                few.kernel, product,
                FewLaunch{.row_slots = fit.row_slots,
-                         .strips = Divisor(product.experts.strips),
+                         .strips = Divisor(side.strips),
                          .blocks = Divisor(blocks),
-                         .parts = Divisor(parts),
-                         .part_segments = product.experts.segments / parts},
+                         .parts = Divisor(fit.parts),
+                         .part_segments = side.segments / fit.parts,
+                         .stages = fit.stages,
+                         .stage_tiles = fit.stage_tiles},
                device.step());
 }
 

@@ -13,6 +13,7 @@ namespace weir {
 namespace {
 
 constexpr int kFilling = 128;  // threads
+constexpr int kFillingWarps = kFilling / 32;
 
 template <class Operand>
 inline constexpr bool kInShared = std::is_same_v<Operand, Bf16Operand>;
@@ -55,7 +56,7 @@ struct Stages {
   __device__ std::byte* weights(int strip) const { return x() + kXBytes + strip * kDepth<Operand> * Operand::kBytes; }
   __device__ void init() {
     for (slot = 0; slot < kCount; ++slot) {
-      cuda::ptx::mbarrier_init(full(), 1 + kFilling);
+      cuda::ptx::mbarrier_init(full(), kFillingWarps + kFilling);
       cuda::ptx::mbarrier_init(empty(), kStrips<Operand>);
     }
     slot = 0;
@@ -86,7 +87,7 @@ __device__ void each_item(const ExpertProduct& args, Body body) {
   }
 }
 
-// By kFilling threads: sixteen bytes of every sixteenth row each, from the first warp also a strip's tiles a lane.
+// By kFilling threads: sixteen bytes of every sixteenth row each, and each warp tiles of as many strips, one a lane.
 template <class Operand>
 __device__ void bring_item(const ExpertProduct& args, const ManyItem& item, Stages<Operand>& stages) {
   constexpr int kRowsOfThread = kManyRows<Operand> / 16;
@@ -101,22 +102,23 @@ __device__ void bring_item(const ExpertProduct& args, const ManyItem& item, Stag
     const int64_t row = r < item.tile.rows ? pairs[r] / args.x.pairs_per_row : 0;
     from[i] = static_cast<uint32_t>(row * (width / 8) + eight);
   }
-  const int64_t strip = int64_t{item.tile.expert} * args.experts.strips + item.first_strip + lane;
+  constexpr int kStripsOfWarp = kStrips<Operand> / kFillingWarps;
+  const int first_strip = thread / 32 * kStripsOfWarp, left_strips = item.strips - first_strip;
+  const int strips = left_strips < 0 ? 0 : left_strips < kStripsOfWarp ? left_strips : kStripsOfWarp;
+  const int64_t strip = int64_t{item.tile.expert} * args.experts.strips + item.first_strip + first_strip + lane;
   const std::byte* tile = args.experts.tiles + strip * args.experts.k_tiles() * Operand::kBytes;
   const uint32_t place = cuda::ptx::swizzle128(static_cast<uint32_t>(first_row * kRowBytes + eight * 16));
   for (int segment = 0; segment < args.experts.segments; ++segment) {
     for (int left = args.experts.segment_tiles; left > 0; left -= kDepth<Operand>) {
       const int tiles = left < kDepth<Operand> ? left : kDepth<Operand>;
       cuda::ptx::mbarrier_wait(stages.empty(), stages.phase ^ 1);
-      if (thread < 32) {
-        if (lane == 0) cuda::ptx::mbarrier_arrive_expect(stages.full(), item.strips * tiles * Operand::kBytes);
-        __syncwarp();
-        if (lane < item.strips) {
-          cuda::ptx::bulk_load(stages.weights(lane), tile, tiles * Operand::kBytes, stages.full());
-          tile += tiles * Operand::kBytes;
-        }
-        __syncwarp();
+      if (lane == 0) cuda::ptx::mbarrier_arrive_expect(stages.full(), strips * tiles * Operand::kBytes);
+      __syncwarp();
+      if (lane < strips) {
+        cuda::ptx::bulk_load(stages.weights(first_strip + lane), tile, tiles * Operand::kBytes, stages.full());
+        tile += tiles * Operand::kBytes;
       }
+      __syncwarp();
       const uint32_t to = cuda::ptx::shared_address(stages.x()) + place;
 #pragma unroll
       for (int t = 0; t < kDepth<Operand>; ++t) {
