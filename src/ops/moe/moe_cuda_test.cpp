@@ -229,15 +229,18 @@ TEST_F(MoeCuda, SumsLongRowsInSegments) {
   p.args.activations = Activations::kAuto;
   expect_model(p, OnDevice(device(), p).run(2), "few rows");
 
-  Problem& many = problem({1, 2112, 64, 32, 1, 20}, {WeightFormat::kBf16}, kSwiGlu, 6);
-  for (float& x : many.x) x *= 0.03f;
-  many.args.activations = Activations::kAuto;
-  OnDevice batched(device(), many), single(device(), many);
-  const std::vector<float> batch = batched.run(20);
-  expect_model(many, batch, "many rows");
-  for (const int64_t r : {0, 7, 19}) {
-    single.set_row(many, r);
-    EXPECT_TRUE(same_floats(row_of(batch, many, r), row_of(single.run(1), many, 0))) << "row " << r;
+  for (const auto& [format, rows] :
+       {std::pair{WeightFormat::kBf16, int64_t{20}}, std::pair{WeightFormat::kMxfp4, int64_t{70}}}) {
+    Problem& many = problem({1, 2112, 64, 32, 1, rows}, {format}, kSwiGlu, 6);
+    for (float& x : many.x) x *= 0.03f;
+    many.args.activations = Activations::kAuto;
+    OnDevice batched(device(), many), single(device(), many);
+    const std::vector<float> batch = batched.run(rows);
+    expect_model(many, batch, "many rows");
+    for (const int64_t r : {0, 7, 19}) {
+      single.set_row(many, r);
+      EXPECT_TRUE(same_floats(row_of(batch, many, r), row_of(single.run(1), many, 0))) << "row " << r << " of " << rows;
+    }
   }
 }
 

@@ -27,10 +27,12 @@ template <class Operand>
 inline constexpr int kStrips = 4 * kGroups<Operand>;
 template <class Operand>
 inline constexpr int kMultiplying = 32 * kStrips<Operand>;  // threads
-// Of a tile of pairs: what registers hold two sets of sums for, besides weights that become BF16 there, and with groups
-// three.
+// Of a tile of pairs: what registers hold sums for, besides weights that become BF16 there, and with groups another
+// set.
 template <class Operand>
-inline constexpr int kManyRows = kInShared<Operand> ? 96 : 64;
+inline constexpr int kManyRows = kInShared<Operand> ? 96 : 80;
+// Of the instructions for tiles of fewer. The compiler holds registers for the sums of both.
+constexpr int kFewerRows = 48;
 // Tiles of each strip in a stage.
 template <class Operand>
 inline constexpr int kDepth = Operand::kBytes > 1200 ? 1 : 2;
@@ -42,9 +44,10 @@ struct Stages {
   static constexpr int kTileRowsBytes = kManyRows<Operand> * kRowBytes;
   static constexpr int kXBytes = kDepth<Operand> * kTileRowsBytes;
   static constexpr int kBytes = (kXBytes + kStrips<Operand> * kDepth<Operand> * Operand::kBytes + 1023) / 1024 * 1024;
-  static constexpr int kFit = 220 * 1024 / kBytes;
+  static constexpr int kTotalsBytes = kMultiplying<Operand> * kManyRows<Operand> / 2 * static_cast<int>(sizeof(float));
+  static constexpr int kFit = (227 * 1024 - kTotalsBytes) / (kBytes + 16);
   static constexpr int kCount = kFit < 8 ? kFit : 8;
-  static constexpr int kSharedBytes = kCount * kBytes + 16 * kCount;
+  static constexpr int kSharedBytes = kCount * (kBytes + 16) + kTotalsBytes;
 
   std::byte* memory;
   int slot = 0;
@@ -54,6 +57,8 @@ struct Stages {
   __device__ uint64_t* empty() const { return full() + kCount; }
   __device__ std::byte* x() const { return memory + slot * kBytes; }
   __device__ std::byte* weights(int strip) const { return x() + kXBytes + strip * kDepth<Operand> * Operand::kBytes; }
+  // This thread's sums of earlier segments: element i at i * kMultiplying.
+  __device__ float* totals() const { return reinterpret_cast<float*>(memory + kCount * (kBytes + 16)) + threadIdx.x; }
   __device__ void init() {
     for (slot = 0; slot < kCount; ++slot) {
       cuda::ptx::mbarrier_init(full(), kFillingWarps + kFilling);
@@ -276,20 +281,25 @@ class Segment {
 
 template <class Operand, int kRows>
 __device__ void multiply_item(const ExpertProduct& args, const ManyItem& item, Stages<Operand>& stages) {
-  float total[kRows / 8][4];
-#pragma unroll
-  for (auto& column : total) {
-    for (float& v : column) v = 0;
-  }
-  for (int segment = 0; segment < args.experts.segments; ++segment) {
+  float* totals = stages.totals();
+  for (int segment = 0;; ++segment) {
     float sums[kRows / 2];
     Segment<Operand, kRows>(stages, sums).multiply(args.experts.segment_tiles);
+    float total[kRows / 8][4];
 #pragma unroll
-    for (int i = 0; i < kRows / 2; ++i) total[i / 4][i % 4] += sums[i];
+    for (int i = 0; i < kRows / 2; ++i) {
+      total[i / 4][i % 4] = (segment == 0 ? 0.f : totals[i * kMultiplying<Operand>]) + sums[i];
+    }
+    if (segment + 1 < args.experts.segments) {
+#pragma unroll
+      for (int i = 0; i < kRows / 2; ++i) totals[i * kMultiplying<Operand>] = total[i / 4][i % 4];
+      continue;
+    }
+    const int warp = static_cast<int>(threadIdx.x) / 32;
+    if (warp >= item.strips) return;
+    return args.out.store<kInShared<Operand>>(item.tile, args.plan.pairs + item.tile.first, item.first_strip + warp,
+                                              total);
   }
-  const int warp = static_cast<int>(threadIdx.x) / 32;
-  if (warp >= item.strips) return;
-  args.out.store<kInShared<Operand>>(item.tile, args.plan.pairs + item.tile.first, item.first_strip + warp, total);
 }
 
 template <class Operand>
@@ -308,12 +318,10 @@ __global__ void __launch_bounds__(kMultiplying<Operand> + kFilling, 1)
   }
   cuda::ptx::raise_registers<kRegisters<Operand>>();
   each_item<Operand>(args, [&](const ManyItem& item) {
-    if (item.tile.rows <= 32) {
-      multiply_item<Operand, 32>(args, item, stages);
-    } else if (kManyRows<Operand> == 64 || item.tile.rows <= 64) {
-      multiply_item<Operand, 64>(args, item, stages);
-    } else if constexpr (kManyRows<Operand> > 64) {
-      multiply_item<Operand, 96>(args, item, stages);
+    if (item.tile.rows <= kFewerRows) {
+      multiply_item<Operand, kFewerRows>(args, item, stages);
+    } else {
+      multiply_item<Operand, kManyRows<Operand>>(args, item, stages);
     }
   });
 }
