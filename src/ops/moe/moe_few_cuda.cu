@@ -47,9 +47,14 @@ FewShape few_shape(const CudaDevice& device, const FewKernel& few, int32_t rows,
   constexpr int32_t kLeastSlots = 4;
   FewShape shape;
   shape.parts = parts_of(device, few, one_column(rows), pairs, side);
-  const int32_t stages_of_segment = (side.segment_tiles + few.stage_tiles - 1) / few.stage_tiles;
+  // With next to nothing for each warp to do, all weights would be asked for at once and every warp's first come late.
+  constexpr int kShortStageTiles = 4, kShortRingTiles = 8;
+  const int64_t warps = int64_t{few.blocks} * device.sm_count() * few.warps;
+  const bool brief = int64_t{pairs} * side.strips * shape.parts <= 2 * warps;
+  const int32_t most = brief ? std::min(few.stage_tiles, kShortStageTiles) : few.stage_tiles;
+  const int32_t stages_of_segment = (side.segment_tiles + most - 1) / most;
   shape.stage_tiles = (side.segment_tiles + stages_of_segment - 1) / stages_of_segment;
-  shape.stages = std::max(2, few.ring_tiles / shape.stage_tiles);
+  shape.stages = std::max(2, (brief ? std::min(few.ring_tiles, kShortRingTiles) : few.ring_tiles) / shape.stage_tiles);
   const int64_t ring = few_ring_bytes(shape.stages, shape.stage_tiles * static_cast<int>(tile_bytes(side.format)));
   const int64_t of_warp = ring + (shape.parts > 1 ? kPartBytes : 0);
   for (shape.blocks = few.blocks;; --shape.blocks) {

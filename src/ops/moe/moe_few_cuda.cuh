@@ -103,7 +103,7 @@ __device__ inline void multiply_strips(const ExpertProduct& args, const FewLaunc
         if constexpr (kMostColumns == 1) {
           if (range.parts > 1 && !add_parts(sums, left, turn, range)) continue;
         }
-        args.out.template store<false>(tile, plan.pairs + tile.first, at.strip, sums.value);
+        args.out.store(tile, plan.pairs + tile.first, at.strip, sums.value);
       }
     };
     if (kMostColumns == 1 || tile.rows <= 8) {

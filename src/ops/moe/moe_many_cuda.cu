@@ -57,7 +57,8 @@ struct Stages {
   __device__ uint64_t* empty() const { return full() + kCount; }
   __device__ std::byte* x() const { return memory + slot * kBytes; }
   __device__ std::byte* weights(int strip) const { return x() + kXBytes + strip * kDepth<Operand> * Operand::kBytes; }
-  // This thread's sums of earlier segments: element i at i * kMultiplying.
+  // This thread's sums of segments, element i at i * kMultiplying: registers are for those of the segment at hand, and
+  // for what becomes of them.
   __device__ float* totals() const { return reinterpret_cast<float*>(memory + kCount * (kBytes + 16)) + threadIdx.x; }
   __device__ void init() {
     for (slot = 0; slot < kCount; ++slot) {
@@ -282,24 +283,29 @@ class Segment {
 template <class Operand, int kRows>
 __device__ void multiply_item(const ExpertProduct& args, const ManyItem& item, Stages<Operand>& stages) {
   float* totals = stages.totals();
-  for (int segment = 0;; ++segment) {
+  for (int segment = 0; segment < args.experts.segments; ++segment) {
     float sums[kRows / 2];
     Segment<Operand, kRows>(stages, sums).multiply(args.experts.segment_tiles);
-    float total[kRows / 8][4];
 #pragma unroll
     for (int i = 0; i < kRows / 2; ++i) {
-      total[i / 4][i % 4] = (segment == 0 ? 0.f : totals[i * kMultiplying<Operand>]) + sums[i];
+      float& total = totals[i * kMultiplying<Operand>];
+      total = (segment == 0 ? 0.f : total) + sums[i];
     }
-    if (segment + 1 < args.experts.segments) {
-#pragma unroll
-      for (int i = 0; i < kRows / 2; ++i) totals[i * kMultiplying<Operand>] = total[i / 4][i % 4];
-      continue;
-    }
-    const int warp = static_cast<int>(threadIdx.x) / 32;
-    if (warp >= item.strips) return;
-    return args.out.store<kInShared<Operand>>(item.tile, args.plan.pairs + item.tile.first, item.first_strip + warp,
-                                              total);
   }
+  const int warp = static_cast<int>(threadIdx.x) / 32;
+  if (warp >= item.strips) return;
+  const int32_t* pairs = args.plan.pairs + item.tile.first;
+  const int strip = item.first_strip + warp;
+  ExpertOut::ColumnPairs next(item.tile, pairs, 0);
+#pragma unroll 1
+  for (int column = 0; column * 8 < item.tile.rows; ++column) {
+    float v[4];
+    for (int i = 0; i < 4; ++i) v[i] = totals[(column * 4 + i) * kMultiplying<Operand>];
+    const ExpertOut::ColumnPairs of_column = next;
+    next = ExpertOut::ColumnPairs(item.tile, pairs, column + 1);
+    args.out.store_column(item.tile, of_column, strip, v);
+  }
+  args.out.pad(item.tile, pairs, strip);
 }
 
 template <class Operand>
