@@ -9,7 +9,7 @@
 namespace weir::kda {
 
 constexpr int kStages = 6;
-constexpr int kValueThreads = 4 * 32, kAllThreads = kSpanThreads + kOutputThreads + kValueThreads;
+constexpr int kAllThreads = kSpanThreads + kOutputThreads + kValueThreads;
 // Of a thread that computes, and of others: 65,536 in all.
 constexpr int kSpanRegisters = 168, kOtherRegisters = 88;
 
@@ -80,7 +80,7 @@ class StageFiller {
   const SpanPart& part_;
   const Blocks& blocks_;
   int thread_, ready_;  // chunks before `ready_` have their blocks
-  ValueRows values_;
+  ValueRows<SpanPart> values_;
 };
 
 // By the third warpgroup.
@@ -108,8 +108,8 @@ __device__ __forceinline__ uint64_t core_matrices(uint32_t address) {
 __device__ __forceinline__ void run_part(SpanShared& shared, const SpanPart& part, float* s) {
   const int thread = static_cast<int>(threadIdx.x), warp = thread / 32, lane = thread % 32, g = lane / 4, c = lane % 4;
   const Head& head = part.head;
-  const PageId* const pages = head.span.pages[head.layer.journal.group].data() + part.chunk(0);  // by chunk of the span
-  AnchorWrites writes(part);
+  const PageId* const pages = part.pages();
+  AnchorWrites<SpanPart> writes(part);
   PageId next_page = pages[part.first];
   for (int i = part.first; i < part.end; ++i) {
     const int use = part.use(i), stage = use % kStages, first = part.first_live(i), end = part.end_live(i);
@@ -162,7 +162,7 @@ __device__ __forceinline__ void run_part(SpanShared& shared, const SpanPart& par
     }
 #pragma unroll
     for (int x = 0; x < 8; ++x) o[x] = p[8 + x];
-    if (first > 0) {
+    if (first > 0) [[unlikely]] {
       const Page page = head.page(part.chunk(i));
 #pragma unroll
       for (int r = 0; r < 4; ++r) {
@@ -193,7 +193,7 @@ __device__ __forceinline__ void run_part(SpanShared& shared, const SpanPart& par
     ptx::wgmma_wait<1>();
     ptx::pin<8>(o);
     shared.outputs.put(o, use, warp, lane);
-    if (page_id != kNoPage) {
+    if (page_id != kNoPage) [[unlikely]] {
       const Page page = head.page(part.chunk(i));
 #pragma unroll
       for (int r = 0; r < 4; ++r) {
@@ -208,7 +208,8 @@ __device__ __forceinline__ void run_part(SpanShared& shared, const SpanPart& par
     ptx::pin<64>(s);
     __syncwarp();
     if (lane == 0) ptx::mbarrier_arrive(&shared.empty[stage]);
-    if (const Anchor anchor = writes.take(i + 1)) store_anchor(s, anchor, warp, lane);
+    if (const Anchor anchor = head.anchor(writes.take(i + 1))) [[unlikely]]
+      store_anchor(s, anchor, warp, lane);
   }
 }
 
