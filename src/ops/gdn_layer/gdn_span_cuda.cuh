@@ -1,7 +1,7 @@
 // Spans of more than one row, second part: a block for each head of each, chunk after chunk. Two warpgroups compute;
 // warp w has the value columns 16 w to 16 w + 15 of S in registers all the way: the accumulator of the commit (wgmma)
 // and, rounded, the operand of the next anchor term. Chunk rows before the span ("old") bring w from the journal. A
-// third warpgroup puts outputs away, a fourth fetches blocks and makes v.
+// third warpgroup fetches blocks and puts outputs away, a fourth makes v.
 #pragma once
 
 #include "ops/gdn_layer/gdn_prep_cuda.cuh"
@@ -14,7 +14,7 @@ using kda::kSpanWarps;
 
 using kda::kValueThreads;
 
-constexpr int kStages = 6;
+constexpr int kStages = 6, kFetched = 4;  // chunks; the latter ahead of the one that is put away
 constexpr int kAllThreads = kSpanThreads + kda::kOutputThreads + kValueThreads;
 // Of a thread that computes, and of others: 65,536 in all.
 constexpr int kComputeRegisters = 168, kOtherRegisters = 88;
@@ -123,66 +123,79 @@ __device__ inline int wait_for_blocks(const Blocks& blocks, int first, int end, 
   }
 }
 
-// Blocks and values of a part's chunks, by the fourth warpgroup; the kernel that makes blocks may still be running.
-class StageFiller {
+// The blocks of a part's chunks, by a warp, in order; the kernel that makes them may still be running.
+class BlockFetch {
  public:
-  __device__ StageFiller(SpanShared& shared, const SpanPart& part, const Blocks& blocks)
-      : shared_(shared),
-        part_(part),
-        blocks_(blocks),
-        thread_(static_cast<int>(threadIdx.x) % kValueThreads),
-        ready_(part.first),
-        values_(part, shared.inputs[thread_ / 32], thread_ / 32, thread_ % 32) {}
-
-  __device__ void run() {
-    for (int i = part_.first; i < part_.end; ++i) fill(i);
+  __device__ BlockFetch(SpanShared& shared, const SpanPart& part, const Blocks& blocks)
+      : shared_(shared), part_(part), blocks_(blocks), ready_(part.first) {
+    const Layer& layer = part.sequence.layer;
+    const int number = part.block0 + part.first;
+    keys_ = blocks.of_keys(layer, number, layer.key_head(part.head));
+    factors_ = blocks.of_values(layer, number, part.head);
   }
 
- private:
-  __device__ void fill(int i) {
-    const int use = part_.use(i), stage = use % kStages, lane = thread_ % 32;
-    // racecheck stages: what is written to a stage follows all reads of the chunk that had it, by `empty`; `full` hands
-    // it over.
-    ptx::mbarrier_wait(&shared_.empty[stage], (use / kStages + 1) % 2);
-    if (thread_ < 32) fetch(i, stage, lane);
-    __syncwarp();
-    values_.store(shared_.stages[stage].values, i);
-    __syncwarp();
-    if (lane == 0) ptx::mbarrier_arrive(&shared_.full[stage]);
-  }
-  __device__ void fetch(int i, int stage, int lane) {
+  // Chunk i's, when its stage is free.
+  __device__ void fetch(int i, int lane) {
     const Layer& layer = part_.sequence.layer;
-    const int number = part_.block0 + i;
+    const int use = part_.use(i), stage = use % kStages;
     if (i == ready_) {
-      ready_ += wait_for_blocks(blocks_, number, part_.block0 + part_.end, lane);
+      ready_ += wait_for_blocks(blocks_, part_.block0 + i, part_.block0 + part_.end, lane);
       __syncwarp();
       ptx::fence_async_global();
     }
-    if (lane != 0) return;
-    ptx::mbarrier_arrive_expect(&shared_.full[stage], kKeyBlockBytes + kValueBlockBytes);
-    ptx::bulk_load(shared_.stages[stage].keys, blocks_.of_keys(layer, number, layer.key_head(part_.head)),
-                   kKeyBlockBytes, &shared_.full[stage]);
-    ptx::bulk_load(shared_.stages[stage].factors, blocks_.of_values(layer, number, part_.head), kValueBlockBytes,
-                   &shared_.full[stage]);
+    if (lane == 0) {
+      // racecheck stages: what is written to a stage follows all reads of the chunk that had it, by `empty`; `full`
+      // hands it over.
+      uint64_t* const full = &shared_.full[stage];
+      ptx::mbarrier_wait(&shared_.empty[stage], (use / kStages + 1) % 2);
+      ptx::mbarrier_arrive_expect(full, kKeyBlockBytes + kValueBlockBytes);
+      ptx::bulk_load(shared_.stages[stage].keys, keys_, kKeyBlockBytes, full);
+      ptx::bulk_load(shared_.stages[stage].factors, factors_, kValueBlockBytes, full);
+    }
+    keys_ += int64_t{layer.key_heads} * kKeyBlockBytes;
+    factors_ += int64_t{layer.heads} * kValueBlockBytes;
+    __syncwarp();
   }
 
+ private:
   SpanShared& shared_;
   const SpanPart& part_;
   const Blocks& blocks_;
-  int thread_, ready_;  // chunks before `ready_` have their blocks
-  kda::ValueRows<SpanPart> values_;
+  const std::byte *keys_, *factors_;  // of the next chunk
+  int ready_;                         // chunks before this one have their blocks
 };
 
+// By the fourth warpgroup.
+__device__ __forceinline__ void run_values(SpanShared& shared, const SpanPart& part) {
+  const int thread = static_cast<int>(threadIdx.x) % kValueThreads, lane = thread % 32;
+  kda::ValueRows<SpanPart> values(part, shared.inputs[thread / 32], thread / 32, lane);
+  for (int i = part.first; i < part.end; ++i) {
+    const int use = part.use(i), stage = use % kStages;
+    ptx::mbarrier_wait(&shared.empty[stage], (use / kStages + 1) % 2);
+    __syncwarp();
+    values.store(shared.stages[stage].values, i);
+    __syncwarp();
+    if (lane == 0) ptx::mbarrier_arrive(&shared.full[stage]);
+  }
+}
+
 // By the third warpgroup.
-__device__ __forceinline__ void run_outputs(SpanShared& shared, const SpanPart& part) {
-  const int thread = static_cast<int>(threadIdx.x) - kSpanThreads;
+__device__ __forceinline__ void run_outputs(SpanShared& shared, const SpanPart& part, const Blocks& blocks) {
+  const int thread = static_cast<int>(threadIdx.x) - kSpanThreads, warp = thread / 32, lane = thread % 32;
+  BlockFetch blocks_of(shared, part, blocks);
+  if (warp == 0) {
+    for (int i = part.first; i < part.end && i < part.first + kFetched; ++i) blocks_of.fetch(i, lane);
+  }
   const Layer& layer = part.sequence.layer;
   const int64_t row0 = part.sequence.span.first_row - part.old_rows, x = part.head * kDim;
   kda::OutputRows<true> rows({layer.gate.data + row0 * layer.gate.stride + x, layer.out + row0 * layer.out_stride + x,
                               layer.gate.stride, layer.out_stride, part.old_rows, part.end_row, layer.norm_eps},
-                             thread / 32, thread % 32);
+                             warp, lane);
   rows.begin(part.first, part.end);
-  for (int i = part.first; i < part.end; ++i) rows.put_away(shared.outputs, part.use(i), i, part.end);
+  for (int i = part.first; i < part.end; ++i) {
+    if (warp == 0 && i + kFetched < part.end) blocks_of.fetch(i + kFetched, lane);
+    rows.put_away(shared.outputs, part.use(i), i, part.end);
+  }
 }
 
 // The four rows of a lane in a chunk: 2 c, 2 c + 1, 8 + 2 c, 9 + 2 c.
@@ -349,9 +362,9 @@ __global__ void __launch_bounds__(kAllThreads, 1) span(const StepView* step, Lay
   if (thread >= kSpanThreads) {
     ptx::lower_registers<kOtherRegisters>();
     if (thread < kSpanThreads + kda::kOutputThreads) {
-      for_parts(step, layer, range, spans, [&](const SpanPart& part) { run_outputs(shared, part); });
+      for_parts(step, layer, range, spans, [&](const SpanPart& part) { run_outputs(shared, part, blocks); });
     } else {
-      for_parts(step, layer, range, spans, [&](const SpanPart& part) { StageFiller(shared, part, blocks).run(); });
+      for_parts(step, layer, range, spans, [&](const SpanPart& part) { run_values(shared, part); });
     }
   } else {
     ptx::raise_registers<kComputeRegisters>();
