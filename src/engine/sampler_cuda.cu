@@ -18,7 +18,7 @@ using namespace sampling;
 using cuda::launch;
 
 constexpr int64_t kMaxVocab = int64_t{1} << 22;
-constexpr int kBlocksPerSm = 8;
+constexpr int kBlocksPerSm = 2;
 constexpr int kFinishThreads = 32;
 constexpr size_t kHistoriesPerRow = 4;  // of a step that may be waiting
 
@@ -186,7 +186,7 @@ class RuntimeSampler final : public CudaSampler {
 
   // The rows, then once more those that want logprobs.
   void stage_jobs(std::span<const SampleRow> rows, const float* logits, int64_t stride) {
-    selects_ = draws_ = false;
+    selecting_ = drawing_ = 0;
     logprob_jobs_.assign(rows.size(), -1);
     int32_t count = rows_;
     for (size_t i = 0; i < rows.size(); ++i) {
@@ -211,8 +211,8 @@ class RuntimeSampler final : public CudaSampler {
                   .top_k = top_k ? o.top_k : 0,
                   .logprobs = false,
                   .selects = selects};
-      selects_ = selects_ || selects;
-      draws_ = draws_ || o.temperature > 0;
+      if (selects) ++selecting_;
+      if (o.temperature > 0) ++drawing_;
       if (logprob_jobs_[i] < 0) continue;
       jobs_[logprob_jobs_[i]] = {.logits = row_logits,
                                  .allowed = nullptr,
@@ -283,9 +283,10 @@ class RuntimeSampler final : public CudaSampler {
             .whole_quads = whole_quads_};
   }
 
-  void launch_rows(void (*kernel)(const Batch), int32_t first_job, int32_t jobs) {
+  // Few blocks, since each adds its sums to the row's; shared out among the jobs that have something to do.
+  void launch_rows(void (*kernel)(const Batch), int32_t first_job, int32_t jobs, int32_t busy) {
     const int64_t quads = (vocab_ + 3) / 4;
-    const int64_t most = std::max<int64_t>(int64_t{kBlocksPerSm} * device_.sm_count() / jobs, 1);
+    const int64_t most = std::max<int64_t>(kBlocksPerSm * device_.sm_count() / busy, 1);
     const int64_t blocks = std::clamp<int64_t>((quads + kThreads - 1) / kThreads, 1, most);
     launch(device_, {.grid = {blocks, jobs}, .block = kThreads, .overlap = true}, kernel, batch(first_job));
   }
@@ -302,19 +303,19 @@ class RuntimeSampler final : public CudaSampler {
     if (changed_ > 0) {
       launch(device_, {.grid = changed_, .block = kChangeThreads, .overlap = true}, change_kernel, changes);
     }
-    launch_rows(scan_kernel, 0, jobs);
-    if (selects_ || jobs > rows_) {
-      launch_rows(histogram_kernel, 0, jobs);
-      launch_rows(cut_kernel, 0, jobs);
+    launch_rows(scan_kernel, 0, jobs, jobs);
+    if (const int32_t selecting = selecting_ + jobs - rows_; selecting > 0) {
+      launch_rows(histogram_kernel, 0, jobs, selecting);
+      launch_rows(cut_kernel, 0, jobs, selecting);
     }
-    if (draws_) launch_rows(draw_kernel, 0, rows_);
+    if (drawing_ > 0) launch_rows(draw_kernel, 0, rows_, drawing_);
     if (changed_ > 0) {
       launch(device_, {.grid = changed_, .block = kChangeThreads, .overlap = true}, restore_kernel, changes);
     }
     if (apart) {
-      launch_rows(scan_kernel, rows_, with_logprobs_);
-      launch_rows(histogram_kernel, rows_, with_logprobs_);
-      launch_rows(cut_kernel, rows_, with_logprobs_);
+      for (const auto kernel : {scan_kernel, histogram_kernel, cut_kernel}) {
+        launch_rows(kernel, rows_, with_logprobs_, with_logprobs_);
+      }
     }
     launch(device_, {.grid = (rows_ + kFinishThreads - 1) / kFinishThreads, .block = kFinishThreads, .overlap = true},
            finish_kernel, batch(0), staging_.on_device(staged_logprob_jobs_), rows_, outcomes_, ids_);
@@ -339,7 +340,8 @@ class RuntimeSampler final : public CudaSampler {
   // What was queued last; pointers into the staging block.
   int32_t rows_ = 0, with_logprobs_ = 0;
   int32_t changed_ = 0;
-  bool selects_ = false, draws_ = false, whole_quads_ = false;
+  int32_t selecting_ = 0, drawing_ = 0;  // rows with cuts, rows with noise
+  bool whole_quads_ = false;
   std::vector<int32_t> logprob_jobs_;
   Job* jobs_ = nullptr;
   State* states_ = nullptr;

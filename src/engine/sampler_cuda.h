@@ -1,5 +1,5 @@
 // Sampling on a GPU: what Sampler (sampler.h) computes, bit for bit, for rows of logits in device memory. Only options
-// go to the device and only what was chosen comes back.
+// go to the device, and what histories have gained since the step before; only what was chosen comes back.
 #pragma once
 
 #include <cstdint>

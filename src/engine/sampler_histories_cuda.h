@@ -65,7 +65,12 @@ class DeviceHistories {
   Copy& copy_of(const TokenHistory& history) {
     const size_t places = history.table().size();
     const auto same = [&](const Copy& copy) { return copy.version == history.table_version(); };
-    if (const auto found = std::ranges::find_if(copies_, same); found != copies_.end()) return *found;
+    // Mostly rows come in the order of the step before.
+    if (++last_found_ < copies_.size() && same(copies_[last_found_])) return copies_[last_found_];
+    if (const auto found = std::ranges::find_if(copies_, same); found != copies_.end()) {
+      last_found_ = static_cast<size_t>(found - copies_.begin());
+      return *found;
+    }
     if (copies_.size() < most_) {
       copies_.push_back({.places = places, .table = allocate(places)});
       return copies_.back();
@@ -89,6 +94,7 @@ class DeviceHistories {
   size_t most_;
   int64_t step_ = 0;
   std::vector<Copy> copies_;
+  size_t last_found_ = 0;
   std::vector<Update> updates_;
 };
 

@@ -13,7 +13,7 @@ namespace ptx = cuda::ptx;
 
 using Word = unsigned long long;  // what 64-bit atomics take
 
-inline constexpr int kThreads = 256;
+inline constexpr int kThreads = 512;
 inline constexpr int kBuckets = 2048;
 inline constexpr int kMostListed = 2048;  // candidates that one block sorts
 inline constexpr int32_t kAnyId = 0x7fffffff;

@@ -74,26 +74,28 @@ void Compiler::mix(const std::string& layer, const AttentionMixer& m, Buffer x, 
     if (m.rope >= 0) rotate(name + "q_rope", m.rope, m.heads, m.head_dim, q);
     if (own) store_kv(name, m, fields, k, v);
   }
-  c_.add(bind_attention(c_.device(), name + "core",
-                        {.heads = m.heads,
-                         .kv_heads = m.kv_heads,
-                         .key_dim = m.head_dim,
-                         .value_dim = m.head_dim,
-                         .scale = m.scale,
-                         .dtype = kv(),
-                         .key = fields.key,
-                         .value = fields.value,
-                         .value_head_stride = m.head_dim,
-                         .q = q.data,
-                         .q_stride = q.cols,
-                         .out = o.data,
-                         .out_stride = o.cols,
-                         .max_rows = c_.options().max_rows,
-                         .window = m.window,
-                         .sinks = m.sinks.empty() ? nullptr : m.sinks.data(),
-                         .activations = c_.options().activations}),
-         o);
-  const Buffer gated = m.q_gate ? product_buffer("attention.gated", o) : o;
+  AttentionArgs core{.heads = m.heads,
+                     .kv_heads = m.kv_heads,
+                     .key_dim = m.head_dim,
+                     .value_dim = m.head_dim,
+                     .scale = m.scale,
+                     .dtype = kv(),
+                     .key = fields.key,
+                     .value = fields.value,
+                     .value_head_stride = m.head_dim,
+                     .q = q.data,
+                     .q_stride = q.cols,
+                     .max_rows = c_.options().max_rows,
+                     .window = m.window,
+                     .sinks = m.sinks.empty() ? nullptr : m.sinks.data(),
+                     .activations = c_.options().activations};
+  const bool rounds = !m.q_gate && attention_rounds(core);
+  const Buffer result = rounds ? product_buffer("attention.o.rounded", o) : o;
+  core.out = result.data;
+  core.out_stride = result.cols;
+  core.out_type = result.type;
+  c_.add(bind_attention(c_.device(), name + "core", core), result);
+  const Buffer gated = m.q_gate ? product_buffer("attention.gated", o) : result;
   if (m.q_gate) elementwise(name + "gate.apply", ElementwiseKind::kGate, o, gate, gated);
   linear(name + "o", m.o, gated, out);
 }

@@ -52,6 +52,13 @@ WEIR_PTX uint32_t mul_bf16x2(uint32_t a, uint32_t b) {
   return product;
 }
 
+// (a & mask) | bits in one instruction; of two constants the compiler makes two.
+WEIR_PTX uint32_t and_or(uint32_t a, uint32_t mask, uint32_t bits) {
+  uint32_t d;
+  asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(d) : "r"(a), "r"(mask), "r"(bits));
+  return d;
+}
+
 // --- global memory --------------------------------------------------------------------------------------------------
 
 // What is read once: past L1. Only for memory that the kernel doesn't write.
@@ -177,6 +184,8 @@ WEIR_PTX uint32_t cluster_rank() {
 }
 // A barrier of all threads of the cluster, which orders what they have written to shared memory.
 WEIR_PTX void cluster_arrive() { asm volatile("barrier.cluster.arrive.release;" ::: "memory"); }
+// Without order, but for what mbarrier_fence_init has ordered; far cheaper.
+WEIR_PTX void cluster_arrive_relaxed() { asm volatile("barrier.cluster.arrive.relaxed;" ::: "memory"); }
 WEIR_PTX void cluster_wait() { asm volatile("barrier.cluster.wait.acquire;" ::: "memory"); }
 WEIR_PTX void cluster_sync() {
   cluster_arrive();
@@ -200,7 +209,8 @@ WEIR_PTX void cluster_store16(uint32_t to, float4 v) {
   asm volatile("st.shared::cluster.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(to), "f"(v.x), "f"(v.y), "f"(v.z), "f"(v.w)
                : "memory");
 }
-// The same; the mbarrier of the block that `to` is in hears of the 16 bytes, when they can be read.
+// The same; the mbarrier of the block that `to` is in hears of the 16 bytes, when they can be read. Not in a cluster of
+// one block.
 WEIR_PTX void cluster_store16_async(uint32_t to, float4 v, uint32_t barrier) {
   asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1, %2, %3, %4}, [%5];" ::"r"(to),
                "f"(v.x), "f"(v.y), "f"(v.z), "f"(v.w), "r"(barrier)
@@ -226,6 +236,17 @@ WEIR_PTX void mbarrier_wait_cluster(uint64_t* barrier, int parity) {
 // 16 bytes from global to shared memory; zeros instead when not live.
 WEIR_PTX void copy_async16(uint32_t to, const void* from, bool live = true) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(live ? 16 : 0) : "memory");
+}
+// The same with a policy of the L2 cache: what read_once gives leaves it before other data does.
+WEIR_PTX uint64_t read_once() {
+  uint64_t policy;
+  asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+  return policy;
+}
+WEIR_PTX void copy_async16(uint32_t to, const void* from, bool live, uint64_t policy) {
+  asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2, %3;" ::"r"(to), "l"(from),
+               "r"(live ? 16 : 0), "l"(policy)
+               : "memory");
 }
 // 4 bytes, for what isn't aligned to 16.
 WEIR_PTX void copy_async4(uint32_t to, const void* from, bool live = true) {
@@ -253,6 +274,10 @@ WEIR_PTX void bulk_load(void* to_shared, const void* from, int bytes, uint64_t* 
 WEIR_PTX void prefetch(const void* from) { asm volatile("prefetch.global.L2 [%0];" ::"l"(from) : "memory"); }
 WEIR_PTX void bulk_prefetch(const void* from, int bytes) {
   asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
+}
+// So that the first load by a map need not wait for the map itself.
+WEIR_PTX void prefetch_tensor_map(const TensorMap* map) {
+  asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
 }
 // The box of a matrix that begins at (column, row), to a multiple of 1024 bytes; the barrier hears of the whole box.
 WEIR_PTX void tensor_load(void* to_shared, const TensorMap* map, int column, int row, uint64_t* barrier) {

@@ -33,9 +33,12 @@
 //     M' = max(M, ceil(max_j t_j)), an integer;  P_j = 2^fma(S_j, c, -M') (0 where not visible), rounded to BF16
 //     acc = acc * 2^(M - M') (exact), then mma(P, V, acc) over the tile's positions, ascending; l likewise, V being 1
 //   Merge: M' = max(M, M2); acc = fma(acc, 2^(M - M'), acc2 * 2^(M2 - M')), l likewise; a piece that shows a row
-//   nothing is left out. Sink t = sink * log2(e): M' = max(M, ceil(t)); l = fma(l, 2^(M - M'), 2^(t - M')); acc * 2^(M
-//   - M'). out = acc * (1 / l).
+//   nothing is left out. Pieces are merged ascending; where value_dim is above 256, 64 at a time as a binary tree over
+//   the index that they have from position 0 on (2i with 2i + 1, and so on), and the trees ascending.
+//   Sink t = sink * log2(e): M' = max(M, ceil(t)); l = fma(l, 2^(M - M'), 2^(t - M')); acc * 2^(M - M').
+//   out = acc * (1 / l).
 // Values that a row does not see are multiplied by zero there: they must be finite, or zero where nothing was written.
+// Positions before a span's first one must be of earlier steps: they may be read while the kernel before still runs.
 //
 // Cost: each visible page row is read once per block of rows; 2 * heads * (key_dim + value_dim) * n FLOPs a row.
 #pragma once

@@ -99,7 +99,7 @@ class MmaCudaAttention final : public CudaOp {
                                      .block_rows = kernels.slot.queries / tile_heads,
                                      .q_per_kv = q_per_kv,
                                      .kv_heads = static_cast<int32_t>(args.kv_heads),
-                                     .piece_factor = args.value_dim > 256 ? 2 : 1,
+                                     .piece_shift = args.value_dim > 256 ? 1 : 0,
                                      .unit_logs = kernels.tree ? kMostUnitLogs : 1,
                                      .window = args.window};
     const int64_t most = args.max_rows * geometry.tiles() * kMostPieces;

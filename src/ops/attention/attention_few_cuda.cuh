@@ -4,6 +4,7 @@
 #pragma once
 
 #include "ops/attention/attention_softmax_cuda.cuh"
+#include "ops/attention/attention_units_cuda.cuh"
 
 namespace weir::few {
 
@@ -16,6 +17,7 @@ struct WarpUnits {
   static constexpr int kAhead = 4;  // more than stages can be of different units
   AttentionWork work[kAhead];
   mma::TileSource keys, values;
+  int new_from;  // positions of this step: those before are as earlier steps have left them
 };
 
 template <int kDim_>
@@ -50,6 +52,7 @@ template <class S, class Units>
     const int32_t* list = a.selected.of(found.entry);
     units.keys = {paged_rows(step, span, args.key, list), args.dtype, found.kv_head * args.key_dim, args.key_dim,
                   S::kDim};
+    units.new_from = static_cast<int>(span.first_position);
     units.values = {paged_rows(step, span, args.value, list), args.dtype, found.kv_head * args.value_head_stride,
                     args.value_dim, S::kDim};
   }
@@ -67,6 +70,12 @@ class Reader {
   __device__ void fill() {
 #pragma unroll 1
     for (int s = 0; s < S::kStages; ++s) read();
+  }
+
+  // For the kernel before this one, which has made what this one reads but for earlier steps' keys and values.
+  __device__ void wait_for_previous() {
+    if (!waited_) ptx::wait_for_previous();
+    waited_ = true;
   }
 
   // Until the oldest stage has arrived; its address.
@@ -91,6 +100,7 @@ class Reader {
 
   __device__ void read() {
     if (tile_ <= last_) {
+      if (a_.selected.list != nullptr || tile_ + kKeyTile > units_.new_from) wait_for_previous();
       const mma::TileSource& source = part_ < S::kParts ? units_.keys : units_.values;
       mma::load_tile<S::kDim, 32, mma::SwizzledRows<S::kDim>, S::kPositions>(
           source, tile_ + part_ % S::kParts * S::kPositions, first_, last_, stages_ + stage_ * S::kStageBytes,
@@ -114,6 +124,7 @@ class Reader {
   int unit_ = -1;  // how many have been begun before this one
   int index_, first_, last_, tile_;
   int part_;  // of the tile: keys, then values
+  bool waited_ = false;
 };
 
 // What a warp does with a unit.
@@ -267,8 +278,8 @@ __device__ __forceinline__ void attend(const MmaAttention& a, const StepView& st
   std::byte* const own = shared + warp * S::kWarpBytes;
   WarpUnits& units = reinterpret_cast<WarpUnits*>(shared + S::kUnitsAt)[warp];
   Reader<S, Units> reader(a, step, all, own + S::kQueryBytes, units);
-  ptx::wait_for_previous();
   reader.fill();
+  reader.wait_for_previous();
   Attender<S, Units> attender(a, reader, own);
 #pragma unroll 1
   for (int k = 0;; ++k) {

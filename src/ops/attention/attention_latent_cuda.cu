@@ -143,8 +143,8 @@ __global__ void __launch_bounds__(kGroup) merge_kernel(const StepView* step, con
   const float scale = mma::out_scale(all.sum, a.args.sinks, head);
   const mma::ResultRow out(a, row, head);
   const int column = half * kHalf + 16 * i + static_cast<int>(threadIdx.x) % 4 * 2;
-  out.store(column, all.acc[0] * scale + 0.f, all.acc[1] * scale + 0.f);
-  out.store(column + 8, all.acc[2] * scale + 0.f, all.acc[3] * scale + 0.f);
+  out.store(column, fmaf(all.acc[0], scale, 0.f), fmaf(all.acc[1], scale, 0.f));
+  out.store(column + 8, fmaf(all.acc[2], scale, 0.f), fmaf(all.acc[3], scale, 0.f));
 }
 
 }  // namespace

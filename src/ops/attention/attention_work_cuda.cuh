@@ -2,7 +2,7 @@
 #pragma once
 
 #include "device/cuda/ptx.h"
-#include "ops/attention/attention_mma.h"
+#include "ops/attention/attention_units_cuda.cuh"
 
 namespace weir {
 

@@ -8,7 +8,8 @@
 //   y_d = fma(p_i, v_i[d], .) i ascending from +0, over the raw vectors
 // No 1/sqrt(d), no mixing between rows. y may be none of the candidates.
 // On CUDA: one pass, i ascending. s_i as above with both sums in the order that norm.h has for CUDA. m is the largest
-// score so far; with a new largest one f = exp(m before - s_i) and e = 1, else f = 1 and e = exp(s_i - m) (i = 0: both 1)
+// score so far; with a new largest one f = exp(m before - s_i) and e = 1, else f = 1 and e = exp(s_i - m); for i = 0
+// both are 1
 //   z = fma(z, f, e);  a_d = fma(e, v_i[d], a_d * f), from +0;   finally y_d = a_d * (1 / z)
 #pragma once
 

@@ -71,7 +71,7 @@ inline void check_output(const Device& device, const std::string& name, RowType 
 struct LinearArgs {
   WeightView weight;
   const float* bias = nullptr;  // [out] or none
-  const void* x = nullptr;      // elements of x_type; rows of BF16 start at multiples of 16 bytes
+  const void* x = nullptr;      // elements of x_type, max_rows rows; those of BF16 start at multiples of 16 bytes
   int64_t x_stride = 0;         // in elements
   void* y = nullptr;            // elements of y_type
   int64_t y_stride = 0;

@@ -142,6 +142,11 @@ int run() {
                             Shape{7168, 7168}, Shape{163840, 2304}}) {
     bench.measure(WeightFormat::kBf16, shape, {1, 2, 8, 16, 32, 64, 128, 256}, kBar);
   }
+  for (const Shape shape : {Shape{6144, 4096}, Shape{28672, 4096}, Shape{4096, 14336}}) {  // of Llama 8B
+    for (const WeightFormat format : {WeightFormat::kBf16, WeightFormat::kQ4_0}) {
+      bench.measure(format, shape, {1, 8, 16, 64}, kBar);
+    }
+  }
   for (const WeightFormat format :
        {WeightFormat::kE4m3, WeightFormat::kMxfp4, WeightFormat::kQ4_0, WeightFormat::kQ8_0, WeightFormat::kQ4_K}) {
     for (const Shape shape : {Shape{4096, 4096}, Shape{2304, 9216}, Shape{7168, 7168}}) {

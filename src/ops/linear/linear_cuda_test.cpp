@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <memory>
 #include <random>
 
@@ -62,9 +63,11 @@ class LinearCuda : public CudaCase {
     return keep(std::move(bias));
   }
 
-  // `bound`: rows that the launches are for, at least the step's.
+  // `bound`: rows that the launches are for, at least the step's; those beyond are NaN.
   Product multiply(const Weight& weight, const float* bias, Rows& x, Activations activations, int64_t bound = 0) {
-    const DeviceBuffer<float> device_x(device(), x.data);
+    std::vector<float> rows = x.data;
+    rows.resize(static_cast<size_t>(std::max(x.rows, bound) * x.stride), std::numeric_limits<float>::quiet_NaN());
+    const DeviceBuffer<float> device_x(device(), rows);
     const int64_t stride = weight.view.out + 3;
     const DeviceBuffer<float> y(device(), (x.rows + 3) * stride);
     const auto op = bind_linear(device(), "product",
@@ -216,6 +219,26 @@ TEST_F(LinearCuda, GivesTheSameBitsWhereBlocksTakeAllSegments) {
       Rows one = row_alone(x, r);
       ASSERT_TRUE(same_bits(many.row(r, out), multiply(weight, nullptr, one, Activations::kAuto).row(0, out)))
           << weight_format_name(format) << " row " << r;
+    }
+  }
+}
+
+// Blocks that have a segment each, or several, and meet; ragged outputs.
+TEST_F(LinearCuda, GivesTheSameBitsHoweverManySegmentsMeet) {
+  std::mt19937 random(14);
+  for (const WeightFormat format :
+       {WeightFormat::kMxfp4, WeightFormat::kE4m3, WeightFormat::kQ8_0, WeightFormat::kQ4_K}) {
+    for (const int64_t in_wish : {900, 1536, 4096, 9216, 17500, 34000}) {
+      const int64_t out = 150, in = fitting(format, in_wish), rows = 40;
+      const Weight& weight = keep(random_weight(random, format, out, in, Values::kUsual));
+      Rows x(rows, in);
+      x.fill(random, Values::kUsual);
+      const Product many = multiply(weight, nullptr, x, Activations::kAuto);
+      for (const int64_t r : {3, 39}) {
+        Rows one = row_alone(x, r);
+        ASSERT_TRUE(same_bits(many.row(r, out), multiply(weight, nullptr, one, Activations::kAuto).row(0, out)))
+            << weight_format_name(format) << " in " << in << " row " << r;
+      }
     }
   }
 }

@@ -8,19 +8,26 @@
 
 namespace weir {
 
+// Of three tables of instances the one that has a format: plain BF16, F16, E4M3, MXFP4; blocks GGUF's of 32; super
+// those of 256.
+template <class Table>
+Table* table_of(TileFormat format, Table* plain, Table* blocks, Table* super) {
+  if (format <= TileFormat::kMxfp4) return plain;
+  return format <= TileFormat::kIq4Nl ? blocks : super;
+}
+
 struct FewRowsKernel {
   void (*kernel)(MultiplyArgs) = nullptr;
   int64_t stage_bytes = 0;  // of a warp's ring
   int32_t stage_tiles = 0;
 };
 
-FewRowsKernel few_rows_kernel_plain(TileFormat format);  // BF16, F16, E4M3, MXFP4
-FewRowsKernel few_rows_kernel_block(TileFormat format);  // GGUF's blocks of 32
-FewRowsKernel few_rows_kernel_super(TileFormat format);  // and of 256
+FewRowsKernel few_rows_kernel_plain(TileFormat format);
+FewRowsKernel few_rows_kernel_block(TileFormat format);
+FewRowsKernel few_rows_kernel_super(TileFormat format);
 
 inline FewRowsKernel few_rows_kernel(TileFormat format) {
-  if (format <= TileFormat::kMxfp4) return few_rows_kernel_plain(format);
-  return format <= TileFormat::kIq4Nl ? few_rows_kernel_block(format) : few_rows_kernel_super(format);
+  return table_of(format, few_rows_kernel_plain, few_rows_kernel_block, few_rows_kernel_super)(format);
 }
 
 // x of each part, in boxes of the rows of a block.
@@ -42,8 +49,27 @@ WideKernel wide_kernel_block(TileFormat format, int32_t rows);
 WideKernel wide_kernel_super(TileFormat format, int32_t rows);
 
 inline WideKernel wide_kernel(TileFormat format, int32_t rows) {
-  if (format <= TileFormat::kMxfp4) return wide_kernel_plain(format, rows);
-  return format <= TileFormat::kIq4Nl ? wide_kernel_block(format, rows) : wide_kernel_super(format, rows);
+  return table_of(format, wide_kernel_plain, wide_kernel_block, wide_kernel_super)(format, rows);
+}
+
+// Of packed weights, up to 64 rows.
+struct TeamKernel {
+  void (*kernel)(MultiplyArgs, WideX) = nullptr;
+  int32_t rows = 0;           // at most
+  int64_t barrier_bytes = 0;  // of shared memory; stages of x and of each strip's weights, and sums come on top
+  int64_t x_bytes = 0;        // of a stage of x
+  int32_t x_tiles = 0;
+  int64_t stage_bytes = 0;  // of weights
+  int32_t stage_tiles = 0;
+};
+
+// The instance for so many rows: of 8 or 16, without minima also of 32 or 64.
+TeamKernel team_kernel_plain(TileFormat format, int32_t rows);
+TeamKernel team_kernel_block(TileFormat format, int32_t rows);
+TeamKernel team_kernel_super(TileFormat format, int32_t rows);
+
+inline TeamKernel team_kernel(TileFormat format, int32_t rows) {
+  return table_of(format, team_kernel_plain, team_kernel_block, team_kernel_super)(format, rows);
 }
 
 }  // namespace weir

@@ -1,14 +1,18 @@
-// Products of tiled weights on the tensor cores (linear_tiles.h), in two kernels with the same bits:
+// Products of tiled weights on the tensor cores (linear_tiles.h), in three kernels with the same bits:
 //
 // Few rows, at most eight: bound by the weights. Warps multiply strips of sixteen outputs, each by itself: its ring
-// brings their tiles; x lies in its block's shared memory, rounded by the block. Segments of a strip go to several
-// warps unless a block has strips enough, and to several blocks where x has too little room; sums meet in shared or in
-// global memory and are added in the order of the segments. A multiprocessor has room for two blocks, so that the next
-// kernel's block is there, its ring full of weights, when the one before ends.
+// brings their tiles. x lies in its block's shared memory as BF16; the block's threads bring it, since the copy engine
+// has the next kernel's weights to bring first. The runs of some strips, a segment of a strip each, are shared by a
+// cluster of blocks, whose sums meet in the shared memory of one of them, which adds them in the order of the segments;
+// with very many strips a warp takes all segments of a strip. A multiprocessor has room for two blocks, so that the
+// next kernel's block is there, its ring full of weights, when the one before ends.
+//
+// Packed weights with up to 64 rows, where decoding or many segments decide: clusters of blocks, a block a segment of
+// some strips, whose sums meet through their shared memory.
 //
 // More, or 16-bit weights of large matrices: groups of four warps multiply 64 outputs each with up to 128 rows of BF16
-// (FP32 ones a kernel before has rounded), which a block's groups share. A block takes all segments one after the other,
-// or some; with few rows' order of sums, and so the same bits.
+// (FP32 ones a kernel before has rounded), which a block's groups share. A block takes all segments one after the
+// other, or some; with few rows' order of sums, and so the same bits.
 #pragma once
 
 #include "base/step_view.h"
@@ -50,10 +54,14 @@ struct MultiplyArgs {
 
   // Set by multiply_tiles.
   int32_t places = 0;          // strips with the gaps between parts
-  int32_t block_strips = 0;    // that a block takes together
+  int32_t block_strips = 0;    // that a block, with few rows a cluster, takes together
   int32_t block_segments = 0;  // the same; wide: one or all
-  int32_t splits = 0;          // blocks that share strips, with few rows
-  int32_t ring_stages = 0;     // of a warp, with few rows
+  int32_t cluster = 0;         // blocks, with few rows
+  int32_t splits = 0;          // blocks of a team
+  int32_t meeting_bytes = 0;   // with few rows: of a block, where sums of segments meet
+  int32_t ring_stages = 0;     // with few rows and in teams: of a warp
+  int32_t x_rows = 0;          // with few rows: to be read, at least the step's
+  int32_t x_stages = 0;        // of x, in teams
   bool whole_strips = false;   // a warp takes all segments of a strip, with few rows
   float* partials = nullptr;   // sums of segments
 

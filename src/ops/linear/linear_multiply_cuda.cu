@@ -2,6 +2,7 @@
 #include "ops/linear/linear_multiply.h"
 
 #include <algorithm>
+#include <bit>
 
 #include "ops/linear/linear_few_cuda.cuh"
 #include "ops/linear/linear_kernels.h"
@@ -13,7 +14,7 @@ namespace {
 inline constexpr int32_t kFewRows = 8;          // at most, of the kernel for few
 inline constexpr int32_t kMostSplitRows = 512;  // of launches whose blocks may take one segment
 inline constexpr int kRoundThreads = 256;
-inline constexpr int kMostMeeting = 32;  // segments of a block that meet in shared memory, with few rows
+inline constexpr int kMostMeeting = 64;  // runs of a block whose sums meet, with few rows
 
 int64_t rounded_stride(const MultiplyArgs& args) { return (args.in + 7) / 8 * 8; }
 
@@ -65,74 +66,80 @@ void place_parts(MultiplyArgs& args, int block_strips) {
 
 // --- few rows
 
-// Rows that the 8 x 8 matrices of x have: as many bytes as the block's segments need.
-int64_t few_x_bytes(const MultiplyArgs& args, int segments, int32_t rows) {
-  return int64_t{segments} * args.segment_tiles * 128 * matrix_rows(rows);
-}
-
 struct FewGrid {
-  int splits = 1, block_segments = 1, block_strips = 1;
+  int cluster = 0;  // blocks; 0: x has no room
+  int cluster_strips = 0, runs = 0;
+  bool whole_strips = false;
+  int64_t meeting_bytes = 0, x_bytes = 0, ring_bytes = 0;
 };
 
-// A block for each multiprocessor at most. Of the numbers of blocks that share a strip the one that is done first: a
-// multiprocessor reads at most so fast, and all together; sums that meet in memory take a while.
-FewGrid few_grid(CudaDevice& device, TileFormat format, const MultiplyArgs& args, int32_t rows) {
-  constexpr int64_t kMostXBytes = 40 << 10;
-  constexpr double kTileUs = 0.15, kBlockBytesPerUs = 33e3, kBytesPerUs = 4.2e6, kMeetUs = 1;
-  const double run_bytes = static_cast<double>(args.segment_tiles * tile_bytes(format));
-  FewGrid best;
-  double least = 1e30;
-  for (int block_segments = args.segments; block_segments >= 1; --block_segments) {
-    if (block_segments > 1 && few_x_bytes(args, block_segments, rows) > kMostXBytes) continue;
-    const int splits = (args.segments + block_segments - 1) / block_segments;
-    const int most_blocks = std::max(1, device.sm_count() / splits);
-    const int block_strips = (args.strips + most_blocks - 1) / most_blocks;
-    const int runs = block_strips * block_segments, rounds = (runs + kFewWarps - 1) / kFewWarps;
-    const double us = std::max({rounds * args.segment_tiles * kTileUs, runs * run_bytes / kBlockBytesPerUs,
-                                args.strips * args.segments * run_bytes / kBytesPerUs}) +
-                      (splits > 1 ? kMeetUs : 0);
-    if (us >= least) continue;
-    least = us;
-    best = {splits, block_segments, block_strips};
+// With clusters of so many blocks, one block for each multiprocessor.
+FewGrid few_grid_of(CudaDevice& device, const MultiplyArgs& args, int cluster, int32_t rows) {
+  FewGrid grid{.cluster = cluster};
+  const int clusters = device.sm_count() / cluster;
+  grid.cluster_strips = (args.strips + clusters - 1) / clusters;
+  grid.runs = (grid.cluster_strips * args.segments + cluster - 1) / cluster;
+  grid.whole_strips = args.segments == 1 || (cluster == 1 && grid.runs > kMostMeeting);
+  if (!grid.whole_strips) {
+    grid.meeting_bytes = int64_t{(grid.cluster_strips + cluster - 1) / cluster} * args.segments * 512 + 16;
   }
-  return best;
+  int segments = 0;
+  for (int rank = 0; rank < cluster; ++rank) {
+    segments =
+        std::max(segments, (args.segments * (rank + 1) + cluster - 1) / cluster - args.segments * rank / cluster);
+  }
+  grid.x_bytes = few_x_bytes(args, segments, rows);
+  grid.ring_bytes = (device.shared_limit() - 1024) / 2 - grid.x_bytes - grid.meeting_bytes;
+  return grid;
 }
 
-// Sixteen-bit weights need no decoding: but for the fewest rows and matrices that are not large, groups of four warps
-// are ahead (measured).
+// Pairs of blocks: larger clusters come to lie twice on some multiprocessors while others have none (measured), so they
+// are for rows of x that have no room otherwise, and single blocks for rows of one segment.
+FewGrid few_grid(CudaDevice& device, const MultiplyArgs& args, int32_t rows) {
+  constexpr int64_t kLeastRing = 28 << 10;
+  if (args.segments == 1) return few_grid_of(device, args, 1, rows);
+  for (const int cluster : {2, 4}) {
+    const FewGrid grid = few_grid_of(device, args, cluster, rows);
+    if (cluster <= args.segments && grid.ring_bytes >= kLeastRing) return grid;
+  }
+  const FewGrid grid = few_grid_of(device, args, 1, rows);
+  return grid.whole_strips && grid.ring_bytes >= kLeastRing ? grid : FewGrid{};
+}
+
+// Sixteen-bit weights need no decoding: but for one or two rows of matrices that are not large and keep most blocks
+// busy, groups of four warps are ahead (measured).
 bool few_rows_pay(CudaDevice& device, TileFormat format, const MultiplyArgs& args, int32_t rows) {
   if (rows > kFewRows) return false;
+  const FewGrid grid = few_grid(device, args, rows);
+  if (grid.cluster == 0) return false;
   if (format != TileFormat::kBf16 && format != TileFormat::kF16) return true;
-  const FewGrid grid = few_grid(device, format, args, rows);
-  return rows <= kFewRows / 2 && grid.block_strips * grid.block_segments <= kMostMeeting;
+  const int blocks = (args.strips + grid.cluster_strips - 1) / grid.cluster_strips * grid.cluster;
+  return rows <= 2 && grid.runs <= 32 && (grid.cluster_strips <= 2 || blocks * 5 >= device.sm_count() * 4);
 }
 
 void launch_few_rows(CudaDevice& device, TileFormat format, MultiplyArgs args, int32_t rows) {
   constexpr int64_t kLeastShared = 77 << 10;  // keeps three blocks off a multiprocessor
   const FewRowsKernel kernel = few_rows_kernel(format);
-  const FewGrid grid = few_grid(device, format, args, rows);
-  place_parts(args, grid.block_strips);
-  args.block_segments = grid.block_segments;
-  args.splits = grid.splits;
-  const int blocks = (args.places + grid.block_strips - 1) / grid.block_strips * grid.splits;
-  const int runs = grid.block_strips * grid.block_segments;
-  args.whole_strips = grid.splits == 1 && runs > kMostMeeting;
-  const int work = args.whole_strips ? grid.block_strips : runs;
+  const FewGrid grid = few_grid(device, args, rows);
+  place_parts(args, grid.cluster_strips);
+  args.cluster = grid.cluster;
+  args.whole_strips = grid.whole_strips;
+  args.meeting_bytes = static_cast<int32_t>(grid.meeting_bytes);
+  args.x_rows = rows;
+  const int clusters = (args.places + grid.cluster_strips - 1) / grid.cluster_strips;
+  const int work = grid.whole_strips ? grid.cluster_strips : grid.runs;
   const int rounds = (work + kFewWarps - 1) / kFewWarps;
-  // All have as much to do where the last round would leave most idle.
-  const bool even = work < kFewWarps || (work % kFewWarps != 0 && work % kFewWarps < kFewWarps / 2);
-  const int warps = even ? (work + rounds - 1) / rounds : kFewWarps;
-  const int64_t room = (device.shared_limit() - 1024) / 2;
-  const bool meet = grid.splits == 1 && args.segments > 1 && !args.whole_strips;
-  const int64_t x_bytes = few_x_bytes(args, grid.block_segments, rows) + (meet ? int64_t{runs} * 512 : 0);
-  const int64_t stages = (args.segment_tiles + kernel.stage_tiles - 1) / kernel.stage_tiles;
-  const int64_t fit = (room - x_bytes) / (warps * (kernel.stage_bytes + 16));
-  args.ring_stages = static_cast<int32_t>(std::clamp<int64_t>(fit, 1, stages * ((runs + warps - 1) / warps)));
-  const int64_t shared_bytes = x_bytes + args.ring_stages * warps * (kernel.stage_bytes + 16);
+  const int warps = (work + rounds - 1) / rounds;  // all have as much to do
+  const int64_t warp_stages =
+      (args.segment_tiles + kernel.stage_tiles - 1) / kernel.stage_tiles * ((grid.runs + warps - 1) / warps);
+  const int64_t fit = grid.ring_bytes / (warps * (kernel.stage_bytes + 16));
+  args.ring_stages = static_cast<int32_t>(std::clamp<int64_t>(fit, 1, warp_stages));
+  const int64_t shared_bytes = grid.x_bytes + grid.meeting_bytes + args.ring_stages * warps * (kernel.stage_bytes + 16);
   cuda::launch(device,
-               {.grid = (blocks + device.sm_count() - 1) / device.sm_count() * device.sm_count(),
+               {.grid = std::max(clusters, device.sm_count() / grid.cluster) * grid.cluster,
                 .block = 32 * warps,
                 .shared_bytes = std::max(shared_bytes, kLeastShared),
+                .cluster = static_cast<unsigned>(grid.cluster),
                 .overlap = true},
                kernel.kernel, args);
 }
@@ -158,10 +165,10 @@ WideGrid wide_grid(CudaDevice& device, const WideKernel& kernel, MultiplyArgs& a
   return grid;
 }
 
-// Of either kernel where blocks take a segment each.
+// Where blocks take a segment each.
 int64_t partial_bytes(CudaDevice& device, TileFormat format, MultiplyArgs args, int32_t rows) {
   if (args.segments == 1) return 0;
-  int64_t eights = args.strips;
+  int64_t eights = 0;
   for (const int32_t most : {16, 32, 64, 128, 256, 384, 512}) {  // rows that are served alike
     const WideKernel kernel = wide_kernel(format, most);
     const WideGrid grid = wide_grid(device, kernel, args, most);
@@ -174,11 +181,9 @@ int64_t partial_bytes(CudaDevice& device, TileFormat format, MultiplyArgs args, 
   return int64_t{128} * 4 * args.segments * eights;
 }
 
-void launch_wide(CudaDevice& device, TileFormat format, MultiplyArgs args, std::byte* workspace, int32_t rows) {
-  const WideKernel kernel = wide_kernel(format, rows);
-  const WideGrid grid = wide_grid(device, kernel, args, rows);
-  args.block_segments = grid.block_segments;
-  WideX x_maps;
+// x of each part, rounded where need be.
+bool map_rows(CudaDevice& device, const MultiplyArgs& args, std::byte* workspace, int32_t rows, int32_t box_rows,
+              WideX& maps) {
   auto* rounded = reinterpret_cast<uint16_t*>(workspace);
   cuda::Matrix x;
   for (int p = 0; p < args.part_count; ++p) {
@@ -186,10 +191,20 @@ void launch_wide(CudaDevice& device, TileFormat format, MultiplyArgs args, std::
       x = bf16_rows(device, args, args.parts[p], rounded, rows);
       rounded += rows * rounded_stride(args);
     }
-    if (const int error = cuda::map_tensor(x_maps.of_part[p], x, kernel.rows); error != 0) {
-      return device.launched(error);
+    if (const int error = cuda::map_tensor(maps.of_part[p], x, box_rows); error != 0) {
+      device.launched(error);
+      return false;
     }
   }
+  return true;
+}
+
+void launch_wide(CudaDevice& device, TileFormat format, MultiplyArgs args, std::byte* workspace, int32_t rows) {
+  const WideKernel kernel = wide_kernel(format, rows);
+  const WideGrid grid = wide_grid(device, kernel, args, rows);
+  args.block_segments = grid.block_segments;
+  WideX x_maps;
+  if (!map_rows(device, args, workspace, rows, kernel.rows, x_maps)) return;
   // No more blocks are let onto one multiprocessor than are needed, while others have fewer.
   constexpr int64_t kReserved = 1024;  // of shared memory, by the system for each block
   const int resident = std::min((grid.items(args) + device.sm_count() - 1) / device.sm_count(), kernel.blocks);
@@ -203,12 +218,88 @@ void launch_wide(CudaDevice& device, TileFormat format, MultiplyArgs args, std::
                kernel.kernel, args, x_maps);
 }
 
+// --- packed weights, up to 64 rows
+
+constexpr int32_t kLeastTeamRows = 2, kTeamRows = 64;
+constexpr int kMostTeamBlocks = 16;  // of a cluster: a segment each
+
+struct TeamGrid {
+  int strips, teams, splits;
+
+  TeamGrid(MultiplyArgs& args, int strips_) : strips(strips_), splits(args.segments) {
+    place_parts(args, strips);
+    teams = (args.places + strips - 1) / strips;
+  }
+  int blocks() const { return teams * splits; }
+};
+
+bool is_narrow(TileFormat format) { return tile_bytes(format) < 1024; }
+
+// Fewer strips, more blocks, where multiprocessors would be idle or have an uneven number (measured).
+TeamGrid team_grid(CudaDevice& device, TileFormat format, MultiplyArgs& args, int32_t rows) {
+  const TeamGrid many(args, 8);
+  if (!is_narrow(format) || rows > 16) return many;
+  const TeamGrid few(args, 4);
+  const bool four = rows <= 8 ? many.blocks() > device.sm_count() : few.blocks() <= 2 * device.sm_count();
+  return four ? few : TeamGrid(args, 8);
+}
+
+// Where decoding takes most of the time, and where the segments are too many for the other kernel's blocks to have one
+// each, but not for these (measured).
+bool team_pays(CudaDevice& device, TileFormat format, MultiplyArgs args, int32_t rows) {
+  if (format == TileFormat::kBf16 || format == TileFormat::kF16 || rows > kTeamRows) return false;
+  if (rows < kLeastTeamRows || args.segments == 1 || args.segments > kMostTeamBlocks) return false;
+  if (team_kernel(format, rows).kernel == nullptr) return false;
+  const int full = device.sm_count(), blocks = TeamGrid(args, 8).blocks();
+  if (rows <= 8) {
+    if (is_narrow(format)) return blocks <= 2 * full;
+    return args.segments > 4 && blocks <= (rows > 4 ? 3 * full / 2 : full);
+  }
+  if (is_narrow(format) && rows <= 16) return blocks <= 4 * full;
+  return (args.strips + 3) / 4 * args.segments > 2 * full && blocks <= 2 * full;
+}
+
+void launch_team(CudaDevice& device, TileFormat format, MultiplyArgs args, std::byte* workspace, int32_t rows) {
+  constexpr int64_t kReserved = 1024;  // of shared memory, by the system for each block
+  constexpr int kMostStages = 79;      // of weights, for whose barriers there is room
+  const TeamKernel kernel = team_kernel(format, rows);
+  const TeamGrid grid = team_grid(device, format, args, rows);
+  args.block_strips = grid.strips;
+  args.splits = grid.splits;
+  const int tiles = args.segment_tiles;
+  const auto x_stages = static_cast<uint32_t>((tiles + kernel.x_tiles - 1) / kernel.x_tiles);
+  args.x_stages = static_cast<int32_t>(std::min<int64_t>(std::bit_ceil(x_stages), rows <= 16 ? 16 : 256 / kernel.rows));
+  const int64_t units = (grid.strips * kernel.rows / 8 + grid.splits - 1) / grid.splits;
+  const int64_t fixed = kernel.barrier_bytes + args.x_stages * kernel.x_bytes + units * args.segments * 512;
+  const int64_t strip_stages = grid.strips * kernel.stage_bytes;
+  const int64_t fit = ((device.shared_limit() - kReserved) / 2 - fixed) / strip_stages;  // two blocks
+  const int64_t stages = (tiles + kernel.stage_tiles - 1) / kernel.stage_tiles;
+  args.ring_stages =
+      static_cast<int32_t>(std::min<int64_t>(std::clamp<int64_t>(fit, 2, kMostStages / grid.strips), stages));
+  WideX x_maps;
+  if (!map_rows(device, args, workspace, rows, kernel.rows, x_maps)) return;
+  cuda::launch(device,
+               {.grid = grid.blocks(),
+                .block = 32 * grid.strips,
+                .shared_bytes = fixed + args.ring_stages * strip_stages,
+                .cluster = static_cast<unsigned>(grid.splits),
+                .overlap = true},
+               kernel.kernel, args, x_maps);
+}
+
 }  // namespace
 
 void prepare_multiply(CudaDevice& device, TileFormat format) {
   cuda::allow_shared(few_rows_kernel(format).kernel, device.shared_limit());
   for (const int32_t rows : {16, 32, 64, 128}) {
     cuda::allow_shared(wide_kernel(format, rows).kernel, device.shared_limit());
+  }
+  if (format == TileFormat::kBf16 || format == TileFormat::kF16) return;
+  for (const int32_t rows : {8, 16, 32, 64}) {
+    const TeamKernel team = team_kernel(format, rows);
+    if (team.kernel == nullptr) continue;
+    cuda::allow_shared(team.kernel, device.shared_limit());
+    cuda::allow_large_clusters(team.kernel);
   }
 }
 
@@ -219,6 +310,7 @@ int64_t multiply_bytes(CudaDevice& device, TileFormat format, const MultiplyArgs
 void multiply_tiles(CudaDevice& device, TileFormat format, MultiplyArgs args, std::byte* workspace, int32_t rows) {
   if (rows == 0) return;
   args.partials = reinterpret_cast<float*>(workspace + rounded_bytes(args, rows));
+  if (team_pays(device, format, args, rows)) return launch_team(device, format, args, workspace, rows);
   if (few_rows_pay(device, format, args, rows)) return launch_few_rows(device, format, args, rows);
   launch_wide(device, format, args, workspace, rows);
 }

@@ -6,6 +6,7 @@
 //
 // An operand gives
 //   kBytes       of a tile
+//   kInRegisters  a lane's part is in registers as a whole, not fetched when it is asked for
 //   kGroupSteps  steps that share a scale: their products are summed from zero and the sum is multiplied by it; 0: none
 //   kMinima      groups have minima, which multiply the sum of x over the group
 //   kParts       fragments that add up to the weights (two for F16)
@@ -33,6 +34,7 @@ __device__ inline bool inside(const WeightView& weight, int64_t o, int64_t k) {
 
 struct PlainTile {
   static constexpr int kBytes = 2048;
+  static constexpr bool kInRegisters = false;
   static constexpr int kGroupSteps = 0;
   static constexpr bool kMinima = false;
 
@@ -135,6 +137,7 @@ __device__ inline uint32_t eight_bit_word(int w, Code code) {
 // scale's factor 2^(e - 1) makes up for it. Scale codes are at most kMxfp4MostScale, others go to BF16 tiles.
 struct Mxfp4Operand {
   static constexpr int kBytes = 544;
+  static constexpr bool kInRegisters = true;
   static constexpr int kGroupSteps = 0;
   static constexpr bool kMinima = false;
   static constexpr int kParts = 1;
@@ -192,6 +195,7 @@ inline constexpr int kMxfp4MostScale = 128;
 // tile NaN: the scale is stored as NaN.
 struct E4m3Operand {
   static constexpr int kBytes = 1088;
+  static constexpr bool kInRegisters = true;
   static constexpr int kGroupSteps = 4;
   static constexpr bool kMinima = false;
   static constexpr int kParts = 1;
@@ -246,17 +250,27 @@ enum class Scales { kHalf, kHalfMin, kSuper32, kSuper32Min, kSuper16, kSuper16Mi
 
 // 128 + n and 136 are exact in BF16, and so is the difference.
 __device__ inline uint32_t nibbles_to_bf16(uint32_t nibbles, uint32_t minus) {
-  return cuda::ptx::add_bf16x2((nibbles & 0x000f000fu) | 0x43004300u, minus);
+  return cuda::ptx::add_bf16x2(cuda::ptx::and_or(nibbles, 0x000f000fu, 0x43004300u), minus);
 }
 // Signed bytes in the lower bytes of both halves: (128 + lower seven bits) - (128 or, with the sign bit, 256).
 __device__ inline uint32_t bytes_to_bf16(uint32_t bytes) {
-  return cuda::ptx::add_bf16x2((bytes & 0x007f007fu) | 0x43004300u, (bytes & 0x00800080u) | 0xc300c300u);
+  return cuda::ptx::add_bf16x2(cuda::ptx::and_or(bytes, 0x007f007fu, 0x43004300u),
+                               cuda::ptx::and_or(bytes, 0x00800080u, 0xc300c300u));
 }
 // Bytes of kIq4Values for four nibbles.
 __device__ inline uint32_t iq4_bytes(uint32_t nibbles) {
   const uint32_t low = __byte_perm(0xbfad9881u, 0xf6eaddcfu, nibbles & 0x7777u);
   const uint32_t high = __byte_perm(0x26190d01u, 0x71594535u, nibbles & 0x7777u);
   return __byte_perm(low, high, 0x3210u | (nibbles & 0x8888u) >> 1);
+}
+
+// d times (byte `byte` of `bytes` less `less`): exact, as d has eleven bits. The byte is put into 2^15's significand.
+__device__ inline float byte_product(float d, uint32_t bytes, int byte, int less) {
+  const float shifted = __uint_as_float(__byte_perm(bytes, 0x47000000u, 0x7404u + static_cast<uint32_t>(byte) * 16));
+  return fmaf(d, shifted, d * -(32768.f + static_cast<float>(less)));
+}
+__device__ inline float signed_product(float d, uint32_t bytes, int byte) {
+  return byte_product(d, bytes ^ 0x80808080u, byte, 128);
 }
 
 template <Codes kCodes, Scales kScales>
@@ -267,6 +281,7 @@ struct IntegerOperand {
                                      : kScales == Scales::kSuper16Min                        ? 3
                                                                                              : 2;
   static constexpr int kBytes = kCodeBytes + 64 * kScaleWords;
+  static constexpr bool kInRegisters = true;
   static constexpr int kGroupSteps = kScales == Scales::kSuper16 || kScales == Scales::kSuper16Min ? 1 : 2;
   static constexpr bool kMinima =
       kScales == Scales::kHalfMin || kScales == Scales::kSuper32Min || kScales == Scales::kSuper16Min;
@@ -313,8 +328,8 @@ struct IntegerOperand {
       return cuda::widen_f16(static_cast<uint16_t>(first >> (16 * group)));
     } else {
       const float d = cuda::widen_f16(static_cast<uint16_t>(first));
-      const uint32_t integers = kScales == Scales::kSuper32 ? first >> 16 : scales[half][1];
-      return d * static_cast<float>(static_cast<int8_t>(integers >> (8 * group)));
+      constexpr bool kInFirst = kScales == Scales::kSuper32;
+      return signed_product(d, kInFirst ? first : scales[half][1], kInFirst ? 2 + group : group);
     }
   }
   __device__ float min(int group, int half) const {
@@ -322,8 +337,8 @@ struct IntegerOperand {
       return -cuda::widen_f16(static_cast<uint16_t>(scales[half][1] >> (16 * group)));
     } else {
       const float dmin = cuda::widen_f16(static_cast<uint16_t>(scales[half][0] >> 16));
-      const uint32_t integers = kScales == Scales::kSuper32Min ? scales[half][1] >> 16 : scales[half][kScaleWords - 1];
-      return dmin * static_cast<float>(integers >> (8 * group) & 255);
+      constexpr bool kSecond = kScales == Scales::kSuper32Min;
+      return byte_product(dmin, scales[half][kSecond ? 1 : kScaleWords - 1], kSecond ? 2 + group : group, 0);
     }
   }
 

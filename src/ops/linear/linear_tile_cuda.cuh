@@ -14,9 +14,9 @@
 
 namespace weir {
 
-// --- x: 64 k of eight rows are eight matrices of 8 rows x 8 k, 128 bytes each, k ascending
+// --- x
 
-inline constexpr int kColumnTileBytes = 1024;  // 8 rows x 64 k
+inline constexpr int kRowGap = 16;
 
 __device__ inline uint4 pack_eight(const float4& low, const float4& high) {
   return {cuda::pack_bf16(low.x, low.y), cuda::pack_bf16(low.z, low.w), cuda::pack_bf16(high.x, high.y),
@@ -69,19 +69,17 @@ __device__ inline void add_group(const Operand& w, int group, const float (&prod
   }
 }
 
-// A tile of x in shared memory: 64 k of eight rows, the next eight kColumnTileBytes further. Or of a column alone that
-// has fewer rows, 1, 2 or 4: matrices have as many, which stand for all eight.
+// A tile of x in shared memory, for one column: rows lie side by side, kRowGap apart beyond a multiple of 128 bytes, so
+// that eight of them lie in different banks. Of fewer rows the last stands for those that there are not.
 struct SharedX {
   uint32_t at;
-  int pair_bytes;
 
-  __device__ explicit SharedX(const std::byte* x, int rows = 8)
-      : at(cuda::ptx::shared_address(x) + (lane_index() / 8 * rows + (lane_index() & (rows - 1))) * 16),
-        pair_bytes(64 * rows) {}
-  // B fragments of column c: of the steps 2 pair and 2 pair + 1, two registers each.
-  __device__ void load(int c, int pair, uint32_t (&b)[4]) const {
-    cuda::ptx::load_matrix_x4(b, at + c * kColumnTileBytes + pair * pair_bytes);
-  }
+  __device__ SharedX(const std::byte* x, int rows, int row_bytes)
+      : at(cuda::ptx::shared_address(x) + lane_index() / 8 * 16 +
+           (lane_index() % 8 < rows ? lane_index() % 8 : rows - 1) * row_bytes) {}
+  __device__ void advance(int tiles) { at += tiles * 128; }
+  // B fragments of the steps 2 pair and 2 pair + 1, two registers each.
+  __device__ void load(int, int pair, uint32_t (&b)[4]) const { cuda::ptx::load_matrix_x4(b, at + pair * 64); }
 };
 
 // A tile of x of one column in registers.
@@ -149,14 +147,8 @@ inline constexpr int kStageTiles = Operand::kBytes > 1200  ? 1
                                    : Operand::kBytes > 800 ? 2
                                                            : 4;
 template <class Operand>
-inline constexpr int kRingStages = kStageTiles<Operand> == 4 ? 4 : 8;
-template <class Operand>
 inline constexpr int kStageBytes = kStageTiles<Operand>* Operand::kBytes;
-// Shared memory of a warp's ring: its stages, then a barrier for each.
-template <class Operand>
-inline constexpr int kRingBytes = (kRingStages<Operand> * (kStageBytes<Operand> + 8) + 127) / 128 * 128;
-
-// A warp reads runs of tiles one after the other. Run is a functor: run(i) gives the i-th, with tiles == 0 after the
+// A warp reads runs of tiles one after the other. Runs is a functor: runs(i) gives the i-th, without tiles after the
 // last. All lanes call all functions together.
 struct TileRun {
   const std::byte* tiles = nullptr;
@@ -166,8 +158,8 @@ struct TileRun {
 template <class Operand, class Runs>
 class TileRing {
  public:
-  // `shared`: kRingBytes, or kStageBytes and 8 for each of other numbers of stages, at a multiple of 16.
-  __device__ TileRing(std::byte* shared, const Runs& runs, int stages = kRingStages<Operand>)
+  // `shared`: kStageBytes and 8 for each stage, at a multiple of 16.
+  __device__ TileRing(std::byte* shared, const Runs& runs, int stages)
       : stages_(shared),
         full_(reinterpret_cast<uint64_t*>(shared + stages * kStageBytes<Operand>)),
         stage_count_(stages),
@@ -219,59 +211,45 @@ class TileRing {
   uint32_t phase_ = 0;
 };
 
-// Rows that the matrices of a column with so many rows have.
-WEIR_HD inline int matrix_rows(int rows) { return rows > 4 ? 8 : rows > 2 ? 4 : rows > 1 ? 2 : 1; }
-
-// x that lies in shared memory as a whole, tile after tile, for one column.
-struct ResidentX {
-  const std::byte* tiles;
-  int rows;  // matrix_rows
-  const std::byte* next = nullptr;
-
-  __device__ void begin_run(int first_tile) { next = tiles + first_tile * 128 * rows; }
-  __device__ SharedX acquire() {
-    const std::byte* tile = next;
-    next += 128 * rows;
-    return SharedX(tile, rows);
-  }
-  __device__ void release() {}
-};
-
-// A stage's tiles with as many of x, of one column: a tile is loaded while the one before is multiplied.
-template <class Operand, class X>
-__device__ inline void multiply_stage(const std::byte* tiles, X& x, Sums<1>& sums) {
+// Multiplies a run of `count` tiles that the ring brings with as many of x. A tile is read from shared memory while the
+// one before is multiplied; where registers hold all of it, the first of a stage too.
+template <class Operand, class Ring>
+__device__ inline void multiply_run(Ring& ring, int count, SharedX x, Sums<1>& sums) {
+  constexpr int kStage = kStageTiles<Operand>;
+  const std::byte* tiles = ring.acquire();
   Operand w(tiles);
-  LoadedX loaded(x.acquire());
-  x.release();
-#pragma unroll
-  for (int t = 1; t < kStageTiles<Operand>; ++t) {
-    const Operand next(tiles + t * Operand::kBytes);
-    const LoadedX next_loaded(x.acquire());
-    x.release();
+  LoadedX loaded(x);
+  const auto turn_to = [&](const std::byte* tile) {
+    const Operand next(tile);
+    x.advance(1);
+    const LoadedX next_loaded(x);
     multiply_tile(w, loaded, sums);
     w = next;
     loaded = next_loaded;
+  };
+  for (; count > kStage; count -= kStage) {
+#pragma unroll
+    for (int t = 1; t < kStage; ++t) turn_to(tiles + t * Operand::kBytes);
+    if constexpr (Operand::kInRegisters) {
+      ring.release();
+      tiles = ring.acquire();
+      turn_to(tiles);
+    } else {
+      multiply_tile(w, loaded, sums);
+      ring.release();
+      tiles = ring.acquire();
+      w = Operand(tiles);
+      x.advance(1);
+      loaded = LoadedX(x);
+    }
+  }
+#pragma unroll
+  for (int t = 1; t < kStage; ++t) {
+    if (t == count) break;
+    turn_to(tiles + t * Operand::kBytes);
   }
   multiply_tile(w, loaded, sums);
-}
-
-// Multiplies a run of `count` tiles that the ring brings with as many tiles of x (ResidentX, or a ring of its own).
-template <class Operand, int kColumns, class Ring, class X>
-__device__ inline void multiply_run(Ring& ring, int count, X& x, Sums<kColumns>& sums) {
-  for (; count > 0; count -= kStageTiles<Operand>) {
-    const std::byte* tiles = ring.acquire();
-    if (kColumns == 1 && count >= kStageTiles<Operand>) {
-      if constexpr (kColumns == 1) multiply_stage<Operand>(tiles, x, sums);
-    } else {
-#pragma unroll
-      for (int t = 0; t < kStageTiles<Operand>; ++t) {
-        if (t >= count) break;
-        multiply_tile<Operand>(tiles + t * Operand::kBytes, x.acquire(), sums);
-        x.release();
-      }
-    }
-    ring.release();
-  }
+  ring.release();
 }
 
 }  // namespace weir

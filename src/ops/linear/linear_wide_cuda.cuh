@@ -45,9 +45,9 @@ __global__ void __launch_bounds__(128 * (kGroups + 1),
     const WideItem item = items[i];
     const int place = item.first + warp;
     const bool split = item.segments < args.segments;
-    WideSums<kRows> total;
+    StripSums<kRows> total;
     for (int segment = 0, tile = 0; segment < item.segments; ++segment) {
-      WideSums<kRows> sums;
+      StripSums<kRows> sums;
       if constexpr (std::is_same_v<Operand, Bf16Operand>) {
         multiply_segment_in_place<kRows>(stages, args.segment_tiles, sums);
       } else {

@@ -213,9 +213,4 @@ __device__ inline void sum_x(const Items& items, int segment_tiles, Stages stage
   }
 }
 
-// sums are of this thread's outputs and rows as wgmma lays them out: sums[4 j + i] of output lane / 4 + 8 (i / 2) of
-// the warp's strip and row 8 j + lane % 4 * 2 + i % 2.
-template <int kRows>
-using WideSums = float[kRows / 2];
-
 }  // namespace weir

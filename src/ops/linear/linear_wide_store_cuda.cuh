@@ -1,32 +1,13 @@
 // Where the sums of the kernel of linear_wide_cuda.cuh go: to y, or to where those of other segments are.
 #pragma once
 
+#include "ops/linear/linear_sums_cuda.cuh"
 #include "ops/linear/linear_wide_stages_cuda.cuh"
 
 namespace weir {
 
-template <int kRows>
-__device__ inline void store_sums(const MultiplyArgs& args, int place, int first_row, int rows,
-                                  const WideSums<kRows>& sums) {
-  const LinearPart& part = part_of(args, place);
-  const int lane = lane_index();
-#pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    const int o = (place - part.first_place) * static_cast<int>(kTileOuts) + lane / 4 + 8 * half;
-    if (o >= part.out) return;
-    const float bias = part.bias != nullptr ? part.bias[o] : 0;
-#pragma unroll
-    for (int i = 0; i < kRows / 4; ++i) {
-      const int row = first_row + i / 2 * 8 + lane % 4 * 2 + i % 2;
-      if (row >= rows) continue;
-      const float sum = sums[i / 2 * 4 + 2 * half + i % 2];
-      store_output(part, row, o, part.bias != nullptr ? sum + bias : sum);
-    }
-  }
-}
-
-// The same for 64 outputs of a group of warps that lie in one part, and rows that can be written 16 bytes at a time: so
-// they are, after passing through shared memory.
+// store_sums for 64 outputs of a group of warps that lie in one part, and rows that can be written 16 bytes at a time:
+// so they are, after passing through shared memory.
 struct WideStore {
   static constexpr int kPitch = WideStaging::kPitch, kPass = WideStaging::kRows;
 
@@ -41,7 +22,7 @@ struct WideStore {
                  part.y_stride % 4 == 0) {}
 
   template <int kRows>
-  __device__ void store(int first_row, int rows, const WideSums<kRows>& sums, float* staging) const {
+  __device__ void store(int first_row, int rows, const StripSums<kRows>& sums, float* staging) const {
     const int thread = static_cast<int>(threadIdx.x) % 128, barrier = 1 + static_cast<int>(threadIdx.x) / 128;
     const int lane = lane_index(), own = thread / 32 * 16 + lane / 4;
     float bias[2] = {};
@@ -89,14 +70,14 @@ struct WideMeeting {
     sums = reinterpret_cast<float4*>(args.partials) + at * args.segments * (kRows / 8) * 32 + lane_index();
     counter = args.counters + at;
   }
-  __device__ void leave(int segment, const WideSums<kRows>& own) const {
+  __device__ void leave(int segment, const StripSums<kRows>& own) const {
 #pragma unroll
     for (int i = 0; i < kRows / 8; ++i) {
       sums[(segment * (kRows / 8) + i) * 32] = {own[4 * i], own[4 * i + 1], own[4 * i + 2], own[4 * i + 3]};
     }
   }
   // Segments ascending, those of the first block together.
-  __device__ void add_all(const MultiplyArgs& args, WideSums<kRows>& total) const {
+  __device__ void add_all(const MultiplyArgs& args, StripSums<kRows>& total) const {
     for (int s = 0; s < args.segments; s += s == 0 ? args.block_segments : 1) {
       float4 part[kRows / 8];
 #pragma unroll

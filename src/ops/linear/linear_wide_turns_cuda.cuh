@@ -1,6 +1,7 @@
 // Products of segments in the kernel of linear_wide_cuda.cuh.
 #pragma once
 
+#include "ops/linear/linear_sums_cuda.cuh"
 #include "ops/linear/linear_wide_stages_cuda.cuh"
 
 namespace weir {
@@ -12,7 +13,7 @@ __device__ inline uint64_t x_descriptor(const std::byte* x, int step) {
 
 // A tile's four steps, of BF16 weights where they lie: queued.
 template <int kRows>
-__device__ inline void multiply_wide(const std::byte* weights, const std::byte* x, bool fresh, WideSums<kRows>& sums) {
+__device__ inline void multiply_wide(const std::byte* weights, const std::byte* x, bool fresh, StripSums<kRows>& sums) {
   const int group = static_cast<int>(threadIdx.x) / 128;
   const uint64_t a = cuda::ptx::wgmma_descriptor(cuda::ptx::shared_address(weights + group * 4 * Bf16Operand::kBytes),
                                                  128, 1024, cuda::ptx::Swizzle::kNone);
@@ -42,7 +43,7 @@ struct WideTurn {
   uint64_t* used_x;  // free after the turn, or null
 
   // Queues the products of turn `turn` of a tile.
-  __device__ void queue(const Operand& w, int turn, const std::byte* x, bool fresh, WideSums<kRows>& sums) {
+  __device__ void queue(const Operand& w, int turn, const std::byte* x, bool fresh, StripSums<kRows>& sums) {
 #pragma unroll
     for (int s = 0; s < kSteps; ++s) {
       for (int part = 0; part < Operand::kParts; ++part) w.a(turn * kSteps + s, part, a[s][part]);
@@ -65,7 +66,7 @@ struct WideTurn {
     cuda::ptx::wgmma_commit();
   }
   // When they are done.
-  __device__ void end(WideSums<kRows>& sums) {
+  __device__ void end(StripSums<kRows>& sums) {
     if constexpr (kScaled) {
       cuda::ptx::pin<kRows / 2>(product);
 #pragma unroll
@@ -90,7 +91,7 @@ struct WideTurn {
 // the weights of the next are converted, where registers suffice for two.
 template <class Operand, int kRows, class Stages>
 __device__ inline void multiply_segment(Stages& stages, int& tile, int segment_tiles, int tiles,
-                                        WideSums<kRows>& sums) {
+                                        StripSums<kRows>& sums) {
   using Shape = typename Stages::Shape;
   using Turn = WideTurn<Operand, kRows>;
   constexpr int kTurns = kRows <= 64 || !Turn::kScaled ? 2 : 1;
@@ -151,7 +152,7 @@ __device__ inline void multiply_segment(Stages& stages, int& tile, int segment_t
 
 // The same of BF16 tiles, operands where they lie.
 template <int kRows, class Stages>
-__device__ inline void multiply_segment_in_place(Stages& stages, int segment_tiles, WideSums<kRows>& sums) {
+__device__ inline void multiply_segment_in_place(Stages& stages, int segment_tiles, StripSums<kRows>& sums) {
   uint64_t *used_weights = nullptr, *used_x = nullptr;  // by products that may not be done yet
   for (int t = 0; t < segment_tiles; ++t) {
     stages.weight_ring.wait_full();

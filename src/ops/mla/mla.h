@@ -44,8 +44,8 @@ struct MlaProjectArgs {
   int64_t x_stride = 0;
   float* y = nullptr;  // absorb: q'; expand: o. Likewise
   int64_t y_stride = 0;
-  RowType x_type = RowType::kF32;  // kBf16: on a GPU with Activations::kAuto
-  RowType y_type = RowType::kF32;  // likewise
+  RowType x_type = RowType::kF32;               // kBf16: on a GPU with Activations::kAuto
+  RowType y_type = RowType::kF32;               // likewise
   Activations activations = Activations::kF32;  // on CUDA
 };
 

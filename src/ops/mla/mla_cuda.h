@@ -17,7 +17,7 @@ struct HeadProduct {
   int64_t heads = 0;
   int64_t outputs = 0;
   int64_t inner = 0;
-  int64_t extra = 0;  // elements of x behind `inner`, copied behind the outputs
+  int64_t extra = 0;        // elements of x behind `inner`, copied behind the outputs
   const void* x = nullptr;  // elements of x_type
   int64_t x_stride = 0;
   void* y = nullptr;  // elements of y_type

@@ -176,10 +176,6 @@ struct ExpertProduct {
   bool planned_before = false;
   PairRows x;
   ExpertOut out;
-  // Weights of the same experts that are on their way to the L2 cache meanwhile, since the next product multiplies
-  // them: [experts] of so many bytes; none: null.
-  const std::byte* ahead = nullptr;
-  int64_t ahead_bytes = 0;
 };
 
 // --- the launches
@@ -213,9 +209,9 @@ void allow_plan(const CudaDevice& device, const std::string& name, int64_t exper
 // Before the first product with a side's experts; Error when its rows are too long.
 void allow_few(const CudaDevice& device, const std::string& name, const ExpertTiles& side);
 void allow_many(TileFormat format);
-// The most rows of a tile: of warps `wanted` or as many as there is room for; of blocks as many as their kernel takes,
-// 0 where there is none for the format.
-int32_t few_tile_rows(const CudaDevice& device, int32_t wanted, const ExpertTiles& side);
+// The most rows of a tile, with so many pairs: of warps `wanted` or as many as there is room for; of blocks as many as
+// their kernel takes, 0 where there is none for the format.
+int32_t few_tile_rows(const CudaDevice& device, int32_t wanted, int32_t pairs, const ExpertTiles& side);
 int32_t many_tile_rows(TileFormat format);
 void multiply_few_pairs(CudaDevice& device, const StepShape& shape, const ExpertProduct& product);
 void multiply_many_pairs(CudaDevice& device, const ExpertProduct& product);

@@ -40,6 +40,15 @@ FewShape few_shape(const CudaDevice& device, const FewKernel& few, int64_t width
 
 bool one_column(int32_t wanted_tile_rows) { return wanted_tile_rows <= 8; }
 
+// Parts of a strip: its segments, where there are so few strips that warps would have none.
+int32_t parts_of(const CudaDevice& device, const FewKernel& few, bool one, int32_t pairs, const ExpertTiles& side) {
+  constexpr int64_t kStripsForParts = 4;  // of a warp, at most
+  const int64_t warps = int64_t{few.blocks} * device.sm_count() * few.warps;
+  const bool split =
+      one && side.segments > 1 && side.segments <= few.warps && int64_t{pairs} * side.strips < kStripsForParts * warps;
+  return split ? side.segments : 1;
+}
+
 }  // namespace
 
 void allow_few(const CudaDevice& device, const std::string& name, const ExpertTiles& side) {
@@ -52,20 +61,17 @@ void allow_few(const CudaDevice& device, const std::string& name, const ExpertTi
   }
 }
 
-int32_t few_tile_rows(const CudaDevice& device, int32_t rows, const ExpertTiles& side) {
-  const FewKernel few = few_kernel(side.format, one_column(rows));
-  return std::min(rows, few_shape(device, few, side.width(), 2, rows).row_slots);
+int32_t few_tile_rows(const CudaDevice& device, int32_t rows, int32_t pairs, const ExpertTiles& side) {
+  const bool one = one_column(rows);
+  const FewKernel few = few_kernel(side.format, one);
+  const int32_t parts = parts_of(device, few, one, pairs, side);
+  return std::min(rows, few_shape(device, few, side.width(), parts, rows).row_slots);
 }
 
 void multiply_few_pairs(CudaDevice& device, const StepShape& shape, const ExpertProduct& product) {
-  constexpr int64_t kStripsForParts = 4;  // of a warp, at most
   const bool one = one_column(shape.wanted_tile_rows);
   const FewKernel few = few_kernel(product.experts.format, one);
-  const int32_t segments = product.experts.segments;
-  const int64_t warps = int64_t{few.blocks} * device.sm_count() * few.warps;
-  const bool split = one && segments > 1 && segments <= few.warps &&
-                     int64_t{shape.pairs} * product.experts.strips < kStripsForParts * warps;
-  const int32_t parts = split ? segments : 1;
+  const int32_t parts = parts_of(device, few, one, shape.pairs, product.experts);
   const FewShape fit = few_shape(device, few, product.experts.width(), parts, shape.wanted_tile_rows);
   const int32_t blocks = fit.blocks * device.sm_count();
   cuda::launch(device,
@@ -75,8 +81,7 @@ void multiply_few_pairs(CudaDevice& device, const StepShape& shape, const Expert
                          .strips = Divisor(product.experts.strips),
                          .blocks = Divisor(blocks),
                          .parts = Divisor(parts),
-                         .part_segments = segments / parts,
-                         .ahead_part = static_cast<int32_t>((product.ahead_bytes / blocks + 16) / 16 * 16)},
+                         .part_segments = product.experts.segments / parts},
                device.step());
 }
 

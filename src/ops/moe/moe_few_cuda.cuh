@@ -20,13 +20,14 @@ inline constexpr int kFewWarps = kMostColumns == 1 ? 8 : 11;
 template <int kMostColumns>
 inline constexpr int kFewBlocks = kMostColumns == 1 ? 2 : 1;  // of a multiprocessor
 
-// A whole stage with one column: a tile is read while the one before is multiplied.
-template <class Operand>
-__device__ inline void multiply_whole_stage(const std::byte* tiles, const RowFragments<1>& x, Sums<1>& sums) {
+// The first `count` tiles of a stage, at least one, with one column: a tile is read while the one before is multiplied.
+template <class Operand, int kTiles>
+__device__ inline void multiply_stage(const std::byte* tiles, int count, const RowFragments<1>& x, Sums<1>& sums) {
   Operand w(tiles);
   LoadedRows loaded(x);
 #pragma unroll
-  for (int t = 1; t < kStageTiles<Operand>; ++t) {
+  for (int t = 1; t < kTiles; ++t) {
+    if (t >= count) break;
     const Operand next(tiles + t * Operand::kBytes);
     const LoadedRows next_loaded(x.tile(t));
     multiply_tile(w, loaded, sums);
@@ -35,28 +36,29 @@ __device__ inline void multiply_whole_stage(const std::byte* tiles, const RowFra
   }
   multiply_tile(w, loaded, sums);
 }
+template <class Operand, int kTiles, int kColumns>
+__device__ inline void multiply_stage(const std::byte* tiles, int count, const RowFragments<kColumns>& x,
+                                      Sums<kColumns>& sums) {
+#pragma unroll
+  for (int t = 0; t < kTiles; ++t) {
+    if (t >= count) break;
+    multiply_tile<Operand>(tiles + t * Operand::kBytes, x.tile(t), sums);
+  }
+}
 
 // The sums of a warp's part of a strip.
-template <class Operand, int kColumns>
-__device__ inline Sums<kColumns> multiply_part(StripRing<Operand>& ring, const ExpertTiles& experts, int segments,
-                                               RowFragments<kColumns> x) {
+template <class Operand, class Stage, int kColumns>
+__device__ inline Sums<kColumns> multiply_part(StripRing<Operand, Stage>& ring, const ExpertTiles& experts,
+                                               int segments, RowFragments<kColumns> x) {
   Sums<kColumns> total;
   total.clear();
   for (; segments > 0; --segments) {
     Sums<kColumns> sums;
     sums.clear();
-    for (int count = experts.segment_tiles; count > 0; count -= kStageTiles<Operand>) {
-      const std::byte* tiles = ring.acquire();
-      if (kColumns == 1 && count >= kStageTiles<Operand>) {
-        if constexpr (kColumns == 1) multiply_whole_stage<Operand>(tiles, x, sums);
-      } else {
-#pragma unroll
-        for (int t = 0; t < kStageTiles<Operand>; ++t) {
-          if (t >= count) break;
-          multiply_tile<Operand>(tiles + t * Operand::kBytes, x.tile(t), sums);
-        }
-      }
-      x = x.tile(kStageTiles<Operand> < count ? kStageTiles<Operand> : count);
+    for (int left = experts.segment_tiles; left > 0; left -= Stage::kTiles) {
+      const int count = left < Stage::kTiles ? left : Stage::kTiles;
+      multiply_stage<Operand, Stage::kTiles>(ring.acquire(), count, x, sums);
+      x = x.tile(count);
       ring.release();
     }
     total.add(sums);
@@ -84,7 +86,7 @@ template <class Operand, int kMostColumns>
 __device__ inline void multiply_strips(const ExpertProduct& args, int32_t segments, const PairPlan& plan,
                                        const StripRange& range, std::byte* ring_memory, const RowStore& store,
                                        float4* left) {
-  StripRing<Operand> ring(ring_memory, args, segments, plan.tiles, range);
+  StripRing<Operand, FewStage<Operand, kMostColumns>> ring(ring_memory, args, segments, plan.tiles, range);
   if (args.planned_before) cuda::ptx::wait_for_previous();
   bring_first_rows(args, plan, range, store);
   const int first_byte = range.part * segments * args.experts.segment_tiles * 128;
@@ -97,7 +99,7 @@ __device__ inline void multiply_strips(const ExpertProduct& args, int32_t segmen
     const auto multiply = [&]<int kColumns>(std::integral_constant<int, kColumns>) {
       const RowFragments<kColumns> x(store, slot, tile.rows, first_byte);
       for (; at.item < range.end && at.tile == t; at.advance(range), turn ^= 1) {
-        Sums<kColumns> sums = multiply_part<Operand, kColumns>(ring, args.experts, segments, x);
+        Sums<kColumns> sums = multiply_part(ring, args.experts, segments, x);
         if constexpr (kMostColumns == 1) {
           if (range.parts > 1 && !add_parts(sums, left, turn, range)) continue;
         }
@@ -119,16 +121,6 @@ __device__ inline void multiply_strips(const ExpertProduct& args, int32_t segmen
   }
 }
 
-// By a warp: the block's part of what lies ahead.
-__device__ inline void fetch_ahead(const ExpertProduct& args, const FewLaunch& launch, const PairPlan& plan) {
-  if (args.ahead == nullptr) return;
-  const int64_t first = static_cast<int64_t>(blockIdx.x) * launch.ahead_part, left = args.ahead_bytes - first;
-  const int bytes = static_cast<int>(left < launch.ahead_part ? left : launch.ahead_part);
-  for (int t = lane_index(); t < *plan.tile_count && bytes > 0; t += 32) {
-    cuda::ptx::bulk_prefetch(args.ahead + plan.tiles[t].expert * args.ahead_bytes + first, bytes);
-  }
-}
-
 template <class Operand, int kMostColumns>
 __global__ void __launch_bounds__((kFewWarps<kMostColumns> + 1) * 32, kFewBlocks<kMostColumns>)
     multiply_few(const __grid_constant__ ExpertProduct args, const __grid_constant__ FewLaunch launch,
@@ -138,7 +130,7 @@ __global__ void __launch_bounds__((kFewWarps<kMostColumns> + 1) * 32, kFewBlocks
   __shared__ uint64_t barriers[2 * kTilesAhead];
   __shared__ SmallPlan small;
   const int warp = static_cast<int>(threadIdx.x) / 32;
-  std::byte* left = shared + kWarps * kFewRingBytes<Operand>;
+  std::byte* left = shared + kWarps * FewStage<Operand, kMostColumns>::kRingBytes;
   const RowStore store{left + (launch.parts.by > 1 ? kWarps * kPartBytes : 0), barriers, barriers + kTilesAhead,
                        launch.row_slots, row_stride(args.experts.width())};
   if (threadIdx.x == 0) store.init(kWarps);
@@ -155,13 +147,12 @@ __global__ void __launch_bounds__((kFewWarps<kMostColumns> + 1) * 32, kFewBlocks
   if (range.first == range.end) return;
   if (warp < kWarps) {
     return multiply_strips<Operand, kMostColumns>(args, launch.part_segments, plan, range,
-                                                  shared + warp * kFewRingBytes<Operand>, store,
+                                                  shared + warp * FewStage<Operand, kMostColumns>::kRingBytes, store,
                                                   reinterpret_cast<float4*>(left));
   }
   if (args.planned_before) cuda::ptx::wait_for_previous();
   bring_first_rows(args, plan, range, store);
   bring_rows(args, plan, range, store);
-  fetch_ahead(args, launch, plan);
 }
 
 template <TileFormat kFormat>
@@ -169,7 +160,7 @@ FewKernel few_kernel_of(bool one_column) {
   using Operand = typename OperandOf<kFormat>::Type;
   const auto kernel = [&]<int kColumns>(std::integral_constant<int, kColumns>) -> FewKernel {
     return {multiply_few<Operand, kColumns>, kFewWarps<kColumns>, kFewBlocks<kColumns>,
-            kFewWarps<kColumns> * kFewRingBytes<Operand>};
+            kFewWarps<kColumns> * FewStage<Operand, kColumns>::kRingBytes};
   };
   return one_column ? kernel(std::integral_constant<int, 1>{}) : kernel(std::integral_constant<int, 4>{});
 }

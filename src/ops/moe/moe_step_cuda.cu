@@ -20,8 +20,8 @@ StepShape step_shape(const CudaDevice& device, int32_t rows, int64_t top_k, int6
   } else {
     // Experts with more rows than a tile of them are read twice: seldom, with so few pairs.
     shape.wanted_tile_rows = std::min(rows, shape.pairs <= 3 * count ? 8 : 32);
-    shape.tile_rows = std::min(few_tile_rows(device, shape.wanted_tile_rows, gate_up),
-                               few_tile_rows(device, shape.wanted_tile_rows, down));
+    shape.tile_rows = std::min(few_tile_rows(device, shape.wanted_tile_rows, shape.pairs, gate_up),
+                               few_tile_rows(device, shape.wanted_tile_rows, shape.pairs, down));
   }
   return shape;
 }
@@ -88,12 +88,6 @@ void ExpertStep::gate_up() const {
                        .inter = args_.inter,
                        .h = buffers_.h,
                        .width = experts_.down.width()}};
-  const ExpertTiles& down = experts_.down;
-  const int64_t down_bytes = int64_t{down.strips} * down.k_tiles() * tile_bytes(down.format);
-  if (shape_.small && shape_.pairs * down_bytes <= device_.info().l2_bytes / 4) {
-    gate_up.ahead = down.tiles;
-    gate_up.ahead_bytes = down_bytes;
-  }
   multiply(gate_up);
 }
 

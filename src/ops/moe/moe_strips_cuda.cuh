@@ -28,14 +28,20 @@ struct FewLaunch {
   Divisor blocks;
   Divisor parts;  // of a strip: 1, or its segments
   int32_t part_segments = 0;
-  int32_t ahead_part = 0;  // bytes of an expert's weights that a block fetches ahead
 };
 // Of a warp, where strips have parts: sums of two strips.
 inline constexpr int64_t kPartBytes = 2 * 32 * sizeof(float4);
 
-inline constexpr int kFewStages = 4;
-template <class Operand>
-inline constexpr int kFewRingBytes = (kFewStages * (kStageBytes<Operand> + 8) + 127) / 128 * 128;
+// A stage of a warp's ring, tiles whose bytes come together. Few rows are soon multiplied, so that stages count: those
+// of small tiles are longer then.
+template <class Operand, int kMostColumns>
+struct FewStage {
+  static constexpr bool kLong = kMostColumns == 1 && Operand::kBytes <= 576;
+  static constexpr int kTiles = kLong ? 6 : kStageTiles<Operand>;
+  static constexpr int kBytes = kTiles * Operand::kBytes;
+  static constexpr int kStages = kLong ? 3 : 4;
+  static constexpr int kRingBytes = (kStages * (kBytes + 8) + 127) / 128 * 128;
+};
 
 // The strips of a block, and a warp's of them.
 struct StripRange {
@@ -80,13 +86,13 @@ struct StripCursor {
 };
 
 // A warp's ring of weights.
-template <class Operand>
+template <class Operand, class Stage>
 class StripRing {
  public:
   __device__ StripRing(std::byte* shared, const ExpertProduct& args, int32_t part_segments, const PairTile* tiles,
                        const StripRange& range)
       : stages_(shared),
-        full_(reinterpret_cast<uint64_t*>(shared + kFewStages * kStageBytes<Operand>)),
+        full_(reinterpret_cast<uint64_t*>(shared + Stage::kStages * Stage::kBytes)),
         experts_(args.experts),
         part_segments_(part_segments),
         tiles_(tiles),
@@ -94,23 +100,23 @@ class StripRing {
         next_(range) {
     if (lane_index() == 0) {
 #pragma unroll 1
-      for (int i = 0; i < kFewStages; ++i) cuda::ptx::mbarrier_init(full_ + i, 1);
+      for (int i = 0; i < Stage::kStages; ++i) cuda::ptx::mbarrier_init(full_ + i, 1);
       cuda::ptx::mbarrier_fence_init();
     }
     __syncwarp();
     find();
 #pragma unroll 1
-    for (int i = 0; i < kFewStages; ++i) fetch(i);
+    for (int i = 0; i < Stage::kStages; ++i) fetch(i);
   }
 
   __device__ const std::byte* acquire() {
     cuda::ptx::mbarrier_wait(full_ + slot_, phase_);
-    return stages_ + slot_ * kStageBytes<Operand>;
+    return stages_ + slot_ * Stage::kBytes;
   }
   __device__ void release() {
     __syncwarp();
     fetch(slot_);
-    if (++slot_ == kFewStages) {
+    if (++slot_ == Stage::kStages) {
       slot_ = 0;
       phase_ ^= 1;
     }
@@ -128,11 +134,11 @@ class StripRing {
   }
   __device__ void fetch(int slot) {
     if (next_.item >= range_.end) return;
-    const int tiles = left_ < kStageTiles<Operand> ? left_ : kStageTiles<Operand>;
+    const int tiles = left_ < Stage::kTiles ? left_ : Stage::kTiles;
     const int bytes = tiles * Operand::kBytes;
     if (lane_index() == 0) {
       cuda::ptx::mbarrier_arrive_expect(full_ + slot, bytes);
-      cuda::ptx::bulk_load(stages_ + slot * kStageBytes<Operand>, from_, bytes, full_ + slot);
+      cuda::ptx::bulk_load(stages_ + slot * Stage::kBytes, from_, bytes, full_ + slot);
     }
     from_ += bytes;
     left_ -= tiles;

@@ -20,7 +20,8 @@
 // Finally w = w * expert_scale[id], where there are such factors (Gemma 4).
 // ids are written in ascending order: the order in which a row's experts are added (docs/numerics.md, CPU rule 6).
 //
-// On CUDA: the same operations in the same order, and the same bits. A block takes a row; each of its warps chooses among its experts, then all among those.
+// On CUDA: the same operations in the same order, and the same bits. A block takes a row; each of its warps chooses
+// among its experts, then all among those.
 #pragma once
 
 #include <memory>

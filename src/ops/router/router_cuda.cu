@@ -8,8 +8,6 @@
 namespace weir {
 namespace {
 
-constexpr int kEach = 4;  // experts of a thread, one block's size apart
-
 // Choice values as integers in the same order. NaN is below -inf; what cannot be chosen (any more) is below NaN.
 constexpr int32_t kGone = INT32_MIN;
 constexpr int32_t kNan = INT32_MIN + 1;
@@ -75,14 +73,15 @@ struct Row {
   }
 };
 
-// A thread's experts.
+// A thread's experts, one block's size apart.
+template <int kEach>
 struct Mine {
   float score[kEach];
   int32_t key[kEach];
 };
 
-template <int kThreads>
-__device__ int32_t largest_key(const Mine& mine) {
+template <int kThreads, int kEach>
+__device__ int32_t largest_key(const Mine<kEach>& mine) {
   __shared__ int32_t warp_keys[kThreads / 32];
   int32_t key = mine.key[0];
 #pragma unroll
@@ -96,12 +95,12 @@ __device__ int32_t largest_key(const Mine& mine) {
 }
 
 // e^(logit - m) of all experts, divided by their sum in sixteen lanes.
-template <int kThreads>
-__device__ void softmax(const RouterArgs& args, const Row& row, Mine& mine) {
+template <int kThreads, int kEach>
+__device__ void softmax(const RouterArgs& args, const Row& row, Mine<kEach>& mine) {
   const int experts = static_cast<int>(args.experts), thread = static_cast<int>(threadIdx.x);
 #pragma unroll
   for (int i = 0; i < kEach; ++i) mine.key[i] = thread + i * kThreads < experts ? key_of(mine.score[i]) : kGone;
-  const float most = value_of(largest_key<kThreads>(mine));
+  const float most = value_of(largest_key<kThreads, kEach>(mine));
 #pragma unroll
   for (int i = 0; i < kEach; ++i) {
     if (thread + i * kThreads >= experts) break;
@@ -129,9 +128,9 @@ __device__ void softmax(const RouterArgs& args, const Row& row, Mine& mine) {
 }
 
 // Scores of logits, and the keys of the choice values.
-template <int kThreads>
-__device__ void score(const RouterArgs& args, const Row& row, const float (&bias)[kEach], Mine& mine) {
-  if (args.score == RouterScore::kSoftmax) softmax<kThreads>(args, row, mine);
+template <int kThreads, int kEach>
+__device__ void score(const RouterArgs& args, const Row& row, const float (&bias)[kEach], Mine<kEach>& mine) {
+  if (args.score == RouterScore::kSoftmax) softmax<kThreads, kEach>(args, row, mine);
 #pragma unroll
   for (int i = 0; i < kEach; ++i) {
     const int e = static_cast<int>(threadIdx.x) + i * kThreads;
@@ -155,8 +154,8 @@ __device__ int32_t group_key(const int32_t* keys, int members) {
 }
 
 // Leaves the keys of the topk_group best groups.
-template <int kThreads>
-__device__ void drop_groups(const RouterArgs& args, const Row& row, Mine& mine) {
+template <int kThreads, int kEach>
+__device__ void drop_groups(const RouterArgs& args, const Row& row, Mine<kEach>& mine) {
   const int thread = static_cast<int>(threadIdx.x), experts = static_cast<int>(args.experts);
   const int groups = static_cast<int>(args.groups), members = experts / groups;
 #pragma unroll
@@ -183,8 +182,8 @@ __device__ void drop_groups(const RouterArgs& args, const Row& row, Mine& mine) 
 
 // The top_k best of all to row.ids, in any order. Each warp finds as many of its own, one after the other; of those
 // that are chosen which fewer than top_k of all warps' precede.
-template <int kThreads>
-__device__ void choose(const RouterArgs& args, const Row& row, Mine& mine) {
+template <int kThreads, int kEach>
+__device__ void choose(const RouterArgs& args, const Row& row, Mine<kEach>& mine) {
   const int thread = static_cast<int>(threadIdx.x), lane = thread % 32, top_k = static_cast<int>(args.top_k);
   for (int k = 0; k < top_k; ++k) {
     Best best{mine.key[0], thread};
@@ -243,7 +242,7 @@ __device__ void weigh(const RouterArgs& args, const Row& row, const int32_t* sor
   }
 }
 
-template <int kThreads>
+template <int kThreads, int kEach>
 __global__ void __launch_bounds__(kThreads) route(const __grid_constant__ RouterArgs args, const StepView* step) {
   WEIR_DYNAMIC_SHARED(std::byte, shared);
   const Row row(shared, args, kThreads / 32);
@@ -260,13 +259,13 @@ __global__ void __launch_bounds__(kThreads) route(const __grid_constant__ Router
   cuda::ptx::let_next_start();
   if (!live) return;
   const float* logits = args.logits + index * args.logits_stride;
-  Mine mine;
+  Mine<kEach> mine;
 #pragma unroll
   for (int i = 0; i < kEach; ++i)
     mine.score[i] = thread + i * kThreads < args.experts ? logits[thread + i * kThreads] : 0;
-  score<kThreads>(args, row, bias, mine);
-  if (args.topk_group < args.groups) drop_groups<kThreads>(args, row, mine);
-  choose<kThreads>(args, row, mine);
+  score<kThreads, kEach>(args, row, bias, mine);
+  if (args.topk_group < args.groups) drop_groups<kThreads, kEach>(args, row, mine);
+  choose<kThreads, kEach>(args, row, mine);
   if (thread >= 32) return;
   int32_t* sorted = row.ids + top_k;
   for (int k = thread; k < top_k; k += 32) {
@@ -285,8 +284,8 @@ class RouterCuda final : public CudaOp {
  public:
   RouterCuda(CudaDevice& device, std::string name, const RouterArgs& args)
       : CudaOp(device, std::move(name)), args_(args), biases_(args.bias != nullptr) {
-    if (args.experts > kMany * kEach) {
-      fail(this->name(), ": expected at most ", kMany * kEach, " experts on a GPU, found ", args.experts);
+    if (args.experts > kMostExperts) {
+      fail(this->name(), ": expected at most ", kMostExperts, " experts on a GPU, found ", args.experts);
     }
     args_.bias = device.upload(args.bias, args.experts);
     args_.expert_scale = device.upload(args.expert_scale, args.experts);
@@ -294,11 +293,14 @@ class RouterCuda final : public CudaOp {
 
   void enqueue(const StepBounds& bounds) override {
     if (bounds.rows == 0) return;
-    const int threads = args_.experts <= kFew * kEach ? kFew : kMany;
+    // A few rows are done sooner by more threads, many by fewer.
+    const bool few = bounds.rows <= 2 * device().sm_count();
+    const int threads = args_.experts > 1024 ? 1024 : few ? 256 : 128;
+    const auto kernel = threads == 1024 ? route<1024, 4> : threads == 256 ? route<256, 4> : route<128, 8>;
     cuda::launch(
         device(),
         {.grid = bounds.rows, .block = threads, .shared_bytes = Row::bytes(args_, threads / 32), .overlap = true},
-        threads == kFew ? route<kFew> : route<kMany>, args_, device().step());
+        kernel, args_, device().step());
   }
 
   Cost cost(int32_t rows, int64_t) const override {
@@ -306,7 +308,7 @@ class RouterCuda final : public CudaOp {
   }
 
  private:
-  static constexpr int kFew = 256, kMany = 1024;  // threads of a row
+  static constexpr int kMostExperts = 4096;
 
   RouterArgs args_;
   bool biases_;

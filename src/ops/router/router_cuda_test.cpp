@@ -70,7 +70,7 @@ struct Shape {
 constexpr RouterScore kScores[] = {RouterScore::kSigmoid, RouterScore::kSoftmax, RouterScore::kSoftmaxOfChosen};
 constexpr Shape kShapes[] = {{1, 1, 1, 1},   {6, 3, 1, 1},     {16, 16, 1, 1},  {17, 5, 1, 1},  {64, 8, 8, 3},
                              {60, 4, 5, 2},  {256, 8, 8, 4},   {896, 16, 1, 1}, {40, 40, 4, 4}, {24, 6, 24, 6},
-                             {24, 24, 2, 2}, {384, 12, 12, 5}, {48, 3, 16, 1}};
+                             {24, 24, 2, 2}, {384, 12, 12, 5}, {48, 3, 16, 1},  {1500, 9, 1, 1}};
 
 TEST_F(RouterCuda, GivesTheBitsOfTheReference) {
   RandomFloats random(1);
@@ -91,6 +91,21 @@ TEST_F(RouterCuda, GivesTheBitsOfTheReference) {
         args.expert_scale = kept.emplace_back(random.take(s.experts, values)).data();
         expect_equal(device(), args, random.take(s.experts * 3, values), {});
       }
+    }
+  }
+}
+
+// More rows than a few for each multiprocessor have blocks of another size.
+TEST_F(RouterCuda, GivesManyRowsTheBitsOfTheReference) {
+  RandomFloats random(4);
+  const int64_t rows = 2 * device().sm_count() + 1;
+  std::vector<std::vector<float>> kept;
+  for (const Shape& s : {Shape{896, 16, 1, 1}, Shape{256, 8, 8, 4}, Shape{17, 5, 1, 1}}) {
+    for (const RouterScore score : kScores) {
+      const RouterArgs args{
+          .score = score, .experts = s.experts, .top_k = s.top_k, .groups = s.groups, .topk_group = s.topk_group};
+      expect_equal(device(), args, random.take(rows * s.experts, Values::kPlain),
+                   kept.emplace_back(random.take(s.experts, Values::kPlain)));
     }
   }
 }

@@ -45,6 +45,8 @@ inline uint32_t mul_bf16x2(uint32_t a, uint32_t b) {
   return pack_bf16(low_bf16(a) * low_bf16(b), high_bf16(a) * high_bf16(b));
 }
 
+inline uint32_t and_or(uint32_t a, uint32_t mask, uint32_t bits) { return (a & mask) | bits; }
+
 // --- global memory --------------------------------------------------------------------------------------------------
 template <class T>
 T load_stream(const T* p) {
@@ -115,6 +117,7 @@ inline uint64_t* barrier_at_cluster(uint32_t address) { return reinterpret_cast<
 }  // namespace detail
 inline uint32_t cluster_rank() { return detail::own_rank(); }
 inline void cluster_arrive() { emulated::arrive_cluster(); }
+inline void cluster_arrive_relaxed() { cluster_arrive(); }
 inline void cluster_wait() { emulated::wait_cluster(); }
 inline void cluster_sync() {
   cluster_arrive();
@@ -128,6 +131,9 @@ inline float4 cluster_load16(uint32_t from) {
 }
 inline void cluster_store16(uint32_t to, float4 value) { std::memcpy(detail::at_cluster(to, 16), &value, 16); }
 inline void cluster_store16_async(uint32_t to, float4 value, uint32_t barrier) {
+  if (emulated::current_block->cluster->blocks.size() < 2) {
+    emulated::fail_kernel("an asynchronous store needs a cluster of at least two blocks");
+  }
   cluster_store16(to, value);
   emulated::barrier_complete_bytes(detail::barrier_at_cluster(barrier), 16);
 }
@@ -140,6 +146,8 @@ inline void copy_async16(uint32_t to, const void* from, bool live = true) {
   if (live) detail::require_aligned(from, 16, "an asynchronous copy's source");
   emulated::current->copies.add({detail::at_shared(to, 16), live ? from : nullptr, 16});
 }
+inline uint64_t read_once() { return 0; }
+inline void copy_async16(uint32_t to, const void* from, bool live, uint64_t) { copy_async16(to, from, live); }
 inline void copy_async4(uint32_t to, const void* from, bool live = true) {
   if (live) detail::require_aligned(from, 4, "an asynchronous copy's source");
   emulated::current->copies.add({detail::at_shared(to, 4), live ? from : nullptr, 4});
@@ -166,6 +174,7 @@ inline void bulk_load(void* to_shared, const void* from, int bytes, uint64_t* ba
 }
 inline void prefetch(const void* from) { static_cast<void>(*static_cast<const volatile char*>(from)); }
 inline void bulk_prefetch(const void* from, int bytes) { detail::require_bulk(nullptr, from, bytes); }
+inline void prefetch_tensor_map(const TensorMap*) {}
 inline void tensor_load(void* to_shared, const TensorMap* map, int column, int row, uint64_t* barrier) {
   detail::require_aligned(to_shared, 1024, "a box's shared address");
   const Matrix& matrix = map->matrix;
