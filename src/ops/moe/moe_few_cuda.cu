@@ -31,30 +31,42 @@ int64_t shared_bytes(const CudaDevice& device, int blocks) {
 
 bool one_column(int32_t wanted_tile_rows) { return wanted_tile_rows <= 8; }
 
+// Warps that multiply.
+int64_t warps_of(const CudaDevice& device, const FewKernel& few) {
+  return int64_t{few.blocks} * device.sm_count() * few.warps;
+}
+
 // Parts of a strip: its segments, where there are so few strips that warps would have none.
 int32_t parts_of(const CudaDevice& device, const FewKernel& few, bool one, int32_t pairs, const ExpertTiles& side) {
   constexpr int64_t kStripsForParts = 4;  // of a warp, at most
-  const int64_t warps = int64_t{few.blocks} * device.sm_count() * few.warps;
-  const bool split =
-      one && side.segments > 1 && side.segments <= few.warps && int64_t{pairs} * side.strips < kStripsForParts * warps;
+  const bool split = one && side.segments > 1 && side.segments <= few.warps &&
+                     int64_t{pairs} * side.strips < kStripsForParts * warps_of(device, few);
   return split ? side.segments : 1;
 }
 
-// For tiles of up to `rows` rows. As many blocks as the kernel is made for, or fewer that have room for some rows. A
-// segment has as few stages as it can, of about the same length.
+// A segment has as few stages as it can, of about the same length. With next to nothing for each warp to do, all
+// weights would be asked for at once and every warp's first come late: stages are short then, and few.
+void choose_ring(const CudaDevice& device, const FewKernel& few, int32_t pairs, const ExpertTiles& side,
+                 FewShape& shape) {
+  constexpr int kPartsForLong = 2;  // of a warp, more
+  constexpr int kShortStageTiles = 4, kShortRingTiles = 8;
+  int most = few.stage_tiles, ring = few.ring_tiles;
+  if (int64_t{pairs} * side.strips * shape.parts <= kPartsForLong * warps_of(device, few)) {
+    most = std::min(most, kShortStageTiles);
+    ring = std::min(ring, kShortRingTiles);
+  }
+  const int32_t stages_of_segment = (side.segment_tiles + most - 1) / most;
+  shape.stage_tiles = (side.segment_tiles + stages_of_segment - 1) / stages_of_segment;
+  shape.stages = std::max(2, ring / shape.stage_tiles);
+}
+
+// For tiles of up to `rows` rows. As many blocks as the kernel is made for, or fewer that have room for some rows.
 FewShape few_shape(const CudaDevice& device, const FewKernel& few, int32_t rows, int32_t pairs,
                    const ExpertTiles& side) {
   constexpr int32_t kLeastSlots = 4;
   FewShape shape;
   shape.parts = parts_of(device, few, one_column(rows), pairs, side);
-  // With next to nothing for each warp to do, all weights would be asked for at once and every warp's first come late.
-  constexpr int kShortStageTiles = 4, kShortRingTiles = 8;
-  const int64_t warps = int64_t{few.blocks} * device.sm_count() * few.warps;
-  const bool brief = int64_t{pairs} * side.strips * shape.parts <= 2 * warps;
-  const int32_t most = brief ? std::min(few.stage_tiles, kShortStageTiles) : few.stage_tiles;
-  const int32_t stages_of_segment = (side.segment_tiles + most - 1) / most;
-  shape.stage_tiles = (side.segment_tiles + stages_of_segment - 1) / stages_of_segment;
-  shape.stages = std::max(2, (brief ? std::min(few.ring_tiles, kShortRingTiles) : few.ring_tiles) / shape.stage_tiles);
+  choose_ring(device, few, pairs, side, shape);
   const int64_t ring = few_ring_bytes(shape.stages, shape.stage_tiles * static_cast<int>(tile_bytes(side.format)));
   const int64_t of_warp = ring + (shape.parts > 1 ? kPartBytes : 0);
   for (shape.blocks = few.blocks;; --shape.blocks) {
