@@ -118,7 +118,7 @@ class StripRing {
     return stages_ + slot_ * stage_tiles_ * Operand::kBytes;
   }
   __device__ void release() {
-    __syncwarp();
+    __syncwarp();  // racecheck ring: a stage is fetched into when all lanes have read it; the tool misses that
     fetch(slot_);
     if (++slot_ == stage_count_) {
       slot_ = 0;
