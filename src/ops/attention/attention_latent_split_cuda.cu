@@ -1,0 +1,300 @@
+// Attention over latents for steps of few rows, whose pieces are too few to keep the GPU busy: two kernels.
+//   The first makes the weights of all tiles of 64 positions, wherever they lie, as registers of the second hold them.
+//   In the second a block has 64 dimensions of a piece's values: it goes through the piece's tiles one after the other,
+//   as the block does that has all dimensions.
+#include "ops/attention/attention_latent_weights_cuda.cuh"
+
+namespace weir {
+namespace latent {
+namespace {
+
+inline constexpr int kSlice = 64;  // dimensions
+inline constexpr int kSlices = kValueDim / kSlice;
+
+// Rows of a step, at most 32, and how many parts each has: a lane for a row.
+class Parts {
+ public:
+  __device__ explicit Parts(int own) : own_(own), to_(own) {
+#pragma unroll
+    for (int d = 1; d < 32; d *= 2) {
+      const int before = __shfl_up_sync(cuda::kAllLanes, to_, d);
+      if (static_cast<int>(threadIdx.x) % 32 >= d) to_ += before;
+    }
+  }
+  __device__ int all() const { return __shfl_sync(cuda::kAllLanes, to_, 31); }
+  __device__ int row(int part) const { return __popc(__ballot_sync(cuda::kAllLanes, to_ <= part)); }
+  __device__ int before(int row) const { return __shfl_sync(cuda::kAllLanes, to_ - own_, row); }
+
+ private:
+  int own_, to_;
+};
+
+__device__ __forceinline__ int position_of_lane(const StepView& step) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  return lane < step.rows ? static_cast<int>(step.positions[static_cast<size_t>(lane)]) : -1;
+}
+__device__ __forceinline__ int tiles_to(int position) { return (position + kKeyTile) / kKeyTile; }
+
+// All that a row sees, for the heads of a tile.
+__device__ __forceinline__ AttentionWork work_of(const AttentionGeometry& g, int row, int position, int head_tile) {
+  AttentionWork work{};
+  AttentionBlock block{.row = row, .rows = 1, .position = position};
+  block.piece_log = g.piece_log(position);
+  block.pieces = pieces_of(g, position, 1);
+  work.entry = row;
+  work.slots = 1;
+  place_unit(work, g, block, kWhole, head_tile, 0);
+  return work;
+}
+
+// Where the weights of a tile lie: fragments of each k and thread, then maxima and sums.
+struct TilePlace {
+  uint4* fragments;
+  mma::MaxSum* sums;
+
+  __device__ TilePlace(const MmaAttention& a, int64_t tile) {
+    fragments = reinterpret_cast<uint4*>(a.tile_weights + tile * kTileWeightBytes);
+    sums = reinterpret_cast<mma::MaxSum*>(fragments + kTilePages * kGroup);
+  }
+};
+static_assert(kTileWeightBytes == kTilePages * kGroup * 16 + kQueries * sizeof(mma::MaxSum));
+
+// --- weights --------------------------------------------------------------------------------------------------------
+
+__device__ __forceinline__ void weigh_tiles(const MmaAttention& a, const AttentionWork& unit, uint32_t queries,
+                                            Exchange& exchange, Turn& turn, int place) {
+  mma::Softmax softmax;
+  softmax.start_unit(a, unit, thread_query(unit, 0), thread_query(unit, 1));
+  const bool both = !few_queries(unit);
+#pragma unroll 1
+  for (int tile = unit.first_tile(); tile <= unit.last; tile += kKeyTile, turn.next(), ++place) {
+    float scores[kKeyTile / 8][4];
+    ptx::mbarrier_wait(&exchange.full[turn.stage()], turn.parity());
+    ptx::fence_async_shared();
+    multiply_keys(queries, queries + kTileBytes * (1 + turn.stage()), scores);
+    if (threadIdx.x % 32 == 0) {
+      for (uint64_t& empty : exchange.empty[turn.stage()]) ptx::mbarrier_arrive(&empty);
+    }
+    softmax.mask(tile, scores, both);
+    TileWeights weights;
+    weights.make(scores, a.scale2, both);
+    const TilePlace to(a, place);
+#pragma unroll
+    for (int k = 0; k < kTilePages; ++k) {
+      const uint32_t* const f = weights.fragments[k];
+      to.fragments[k * kGroup + static_cast<int>(threadIdx.x) % kGroup] = {f[0], f[1], f[2], f[3]};
+    }
+    if (threadIdx.x % 4 == 0) to.sums[thread_row(0)] = weights.of[0], to.sums[thread_row(1)] = weights.of[1];
+  }
+}
+
+// A block takes consecutive tiles of positions of those of all rows and tiles of heads; a warpgroup copies, one weighs.
+__global__ void __launch_bounds__(2 * kGroup, 1)
+    weigh_kernel(const StepView* step, const __grid_constant__ MmaAttention a) {
+  WEIR_DYNAMIC_SHARED(std::byte, shared);
+  Exchange& exchange = *reinterpret_cast<Exchange*>(shared + kExchangeAt);
+  ptx::let_next_start();
+  if (threadIdx.x == 0) {
+    for (int s = 0; s < kStages; ++s) {
+      ptx::mbarrier_init(&exchange.full[s], kGroup);
+      for (uint64_t& empty : exchange.empty[s]) ptx::mbarrier_init(&empty, kGroup / 32);
+    }
+    ptx::mbarrier_fence_init();
+  }
+  const int position = position_of_lane(*step), head_tiles = a.geometry.tiles();
+  const Parts parts(tiles_to(position) * head_tiles);
+  __syncthreads();
+  const auto bound = [&](unsigned block) {
+    return static_cast<int>(static_cast<int64_t>(parts.all()) * block / gridDim.x);
+  };
+  const int begin = bound(blockIdx.x), end = bound(blockIdx.x + 1);
+  const auto for_units = [&](auto take) {
+#pragma unroll 1
+    for (int part = begin; part < end;) {
+      const int row = parts.row(part), tiles = tiles_to(__shfl_sync(cuda::kAllLanes, position, row));
+      const int of_row = part - parts.before(row), head_tile = of_row / tiles, tile = of_row - head_tile * tiles;
+      AttentionWork unit = work_of(a.geometry, row, __shfl_sync(cuda::kAllLanes, position, row), head_tile);
+      const int stop = tiles - tile < end - part ? tiles : tile + end - part;
+      unit.first = tile * kKeyTile;
+      unit.last = unit.last < stop * kKeyTile ? unit.last : stop * kKeyTile - 1;
+      take(unit, part);
+      part += stop - tile;
+    }
+  };
+  Turn turn;
+  if (static_cast<int>(threadIdx.x) / kGroup == 0) {
+    if (begin == end) ptx::wait_for_previous();
+    for_units([&](const AttentionWork& unit, int part) {
+      copy_tiles(a, *step, unit, shared + kTileBytes, exchange, turn, part == begin);
+    });
+  } else {
+    ptx::wait_for_previous();
+    for_units([&](const AttentionWork& unit, int part) {
+      ptx::named_barrier_sync(1, kGroup);  // the queries of the unit before have been used
+      load_queries(a, unit, shared, static_cast<int>(threadIdx.x) - kGroup, kGroup);
+      ptx::fence_async_shared();
+      ptx::named_barrier_sync(1, kGroup);
+      weigh_tiles(a, unit, ptx::shared_address(shared), exchange, turn, part);
+    });
+  }
+}
+
+// --- sums -----------------------------------------------------------------------------------------------------------
+
+// A slice of a tile's values, its weights, its maxima and sums.
+inline constexpr int kValueBytes = kKeyTile * kSlice * 2;
+inline constexpr int kSliceStage = (kValueBytes + kTileWeightBytes + 1023) / 1024 * 1024, kSliceStages = 6;
+
+class SliceCopier {
+ public:
+  __device__ SliceCopier(const MmaAttention& a, const StepView& step, const AttentionWork& unit, int slice, int place)
+      : a_(a),
+        keys_(paged_rows(step, step.spans[static_cast<size_t>(unit.entry)], a.args.key), a.args.dtype, 0, kKeyDim,
+              kKeyDim),
+        unit_(unit),
+        slice_(slice),
+        place_(place),
+        tile_(unit.first_tile()) {}
+
+  // The next tile; none behind the unit's last one. Each thread copies its own fragments.
+  __device__ void copy(std::byte* stage) {
+    if (tile_ <= unit_.last) {
+      const uint32_t to = ptx::shared_address(stage), thread = threadIdx.x;
+      const TilePlace from(a_, place_);
+      for (int k = 0; k < kTilePages; ++k) {
+        ptx::copy_async16(to + kValueBytes + (k * kGroup + thread) * 16, from.fragments + k * kGroup + thread);
+      }
+      constexpr int kSumChunks = kQueries * static_cast<int>(sizeof(mma::MaxSum)) / 16;
+      if (thread < kSumChunks) {
+        ptx::copy_async16(to + kValueBytes + kTilePages * kGroup * 16 + thread * 16,
+                          reinterpret_cast<const std::byte*>(from.sums) + thread * 16);
+      }
+      copy_values(stage);
+      tile_ += kKeyTile, ++place_;
+    }
+    ptx::commit_copies();
+  }
+
+ private:
+  __device__ void copy_values(std::byte* stage) {
+    const int first_row = static_cast<int>(threadIdx.x) / 8, chunk = static_cast<int>(threadIdx.x) % 8;
+#pragma unroll
+    for (int p = 0; p < kTilePages; ++p) {
+      const int r = p * kPageRows + first_row;
+      const bool live = tile_ + r <= unit_.last;
+      const std::byte* const row = keys_.rows.row(live ? tile_ + r : unit_.last);
+      const uint32_t at = mma::chunk_offset(r, chunk, 128);
+      if (keys_.direct) {
+        ptx::copy_async16(ptx::shared_address(stage) + at, row + (slice_ * kSlice + chunk * 8) * 2, live);
+        continue;
+      }
+      mma::Eight eight{};
+      for (int e = 0; e < 8 && live; ++e) {
+        eight.v[e] = stored_element(keys_.dtype, row, slice_ * kSlice + chunk * 8 + e);
+      }
+      mma::store_chunk(at, stage, eight.rounded());
+    }
+  }
+
+  const MmaAttention& a_;
+  const mma::TileSource keys_;
+  const AttentionWork& unit_;
+  const int slice_;
+  int place_, tile_;
+};
+
+// acc and the unit's maxima and sums, of a piece.
+__device__ __forceinline__ void add_tile(const AttentionWork& unit, const std::byte* stage, bool starts,
+                                         float (&acc)[kSlice / 2], mma::MaxSum (&piece)[2]) {
+  TileWeights weights;
+  const auto* const fragments = reinterpret_cast<const uint4*>(stage + kValueBytes);
+  const auto* const sums = reinterpret_cast<const mma::MaxSum*>(fragments + kTilePages * kGroup);
+#pragma unroll
+  for (int k = 0; k < kTilePages; ++k) {
+    const uint4 f = fragments[k * kGroup + static_cast<int>(threadIdx.x)];
+    weights.fragments[k][0] = f.x, weights.fragments[k][1] = f.y;
+    weights.fragments[k][2] = f.z, weights.fragments[k][3] = f.w;
+  }
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    if (h == 1 && few_queries(unit)) continue;
+    weights.of[h] = sums[thread_row(h)];
+    const float scale = weights.join(piece[h], h);
+    if (!starts) rescale(acc, h, scale);
+  }
+  ptx::pin<kTilePages * 4>(weights.fragments[0]);
+  ptx::wgmma_fence();
+#pragma unroll
+  for (int k = 0; k < kTilePages; ++k) {
+    const uint32_t at = ptx::shared_address(stage) + k * kPageRows * 128;
+    ptx::wgmma_bf16<kSlice, ptx::Major::kMN>(acc, weights.fragments[k],
+                                             ptx::wgmma_descriptor(at, 0, 1024, ptx::Swizzle::k128), !starts || k > 0);
+  }
+  ptx::wgmma_commit();
+  ptx::wgmma_wait<0>();
+  ptx::pin<kSlice / 2>(acc);
+}
+
+// A block for each slice of each piece of each row's tiles of heads.
+__global__ void __launch_bounds__(kGroup) add_kernel(const StepView* step, const __grid_constant__ MmaAttention a) {
+  WEIR_DYNAMIC_SHARED(std::byte, shared);
+  ptx::let_next_start();
+  const AttentionGeometry& g = a.geometry;
+  const int lane_position = position_of_lane(*step);
+  const int lane_pieces = lane_position < 0 ? 0 : pieces_of(g, lane_position, 1) * g.tiles();
+  const Parts pieces(lane_pieces), tiles(tiles_to(lane_position) * g.tiles());
+  const int part = static_cast<int>(blockIdx.x) / kSlices, slice = static_cast<int>(blockIdx.x) % kSlices;
+  ptx::wait_for_previous();
+  if (part >= pieces.all()) return;
+  const int row = pieces.row(part), position = __shfl_sync(cuda::kAllLanes, lane_position, row);
+  const int first = pieces.before(row), count = pieces_of(g, position, 1), of_row = part - first;
+  const int head_tile = of_row / count, piece = of_row - head_tile * count;
+  AttentionWork unit = work_of(g, row, position, head_tile);
+  if (slice == 0 && threadIdx.x == 0 && of_row == 0) {
+    a.merge_rows[row] = {first, count == 1 ? 0 : count, count, 0, row, unit.count};
+  }
+  const int log = unit.piece_log, end = (piece + 1) << log;
+  unit.first = piece << log;
+  unit.last = unit.last < end ? unit.last : end - 1;
+  SliceCopier copier(a, *step, unit, slice, tiles.before(row) + head_tile * tiles_to(position) + unit.first / kKeyTile);
+  for (int s = 0; s < kSliceStages - 1; ++s) copier.copy(shared + s * kSliceStage);
+  float acc[kSlice / 2];
+  mma::MaxSum node[2];
+#pragma unroll 1
+  for (int tile = unit.first, s = 0; tile <= unit.last; tile += kKeyTile, s = (s + 1) % kSliceStages) {
+    ptx::wait_copies<kSliceStages - 2>();
+    ptx::fence_async_shared();
+    __syncthreads();  // the tile is there, and all have used the one before
+    copier.copy(shared + (s + kSliceStages - 1) % kSliceStages * kSliceStage);
+    add_tile(unit, shared + s * kSliceStage, tile == unit.first, acc, node);
+  }
+  float* const slot = a.partials + static_cast<int64_t>(part) * a.slot.floats();
+  const int half = slice / (kSlices / 2), first_four = slice % (kSlices / 2) * (kSlice / 16);
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    if (h == 1 && few_queries(unit)) continue;
+    if (count == 1) {
+      store_out(a, unit, h, slice * kSlice, acc, node[h]);
+      continue;
+    }
+#pragma unroll
+    for (int i = 0; i < kSlice / 16; ++i) {
+      *reinterpret_cast<float4*>(slot + slot_offset(half, h, first_four + i, static_cast<int>(threadIdx.x))) =
+          four(acc + 8 * i, h);
+    }
+    if (first_four == 0) reinterpret_cast<mma::MaxSum*>(slot + slot_sums(half))[thread_row(h)] = node[h];
+  }
+}
+
+}  // namespace
+}  // namespace latent
+
+void add_split_kernels(MmaKernels& kernels) {
+  kernels.weigh = latent::weigh_kernel;
+  kernels.add = latent::add_kernel;
+  kernels.add_shared_bytes = latent::kSliceStages * latent::kSliceStage;
+  cuda::allow_shared(kernels.weigh, kernels.shared_bytes);
+  cuda::allow_shared(kernels.add, kernels.add_shared_bytes);
+}
+
+}  // namespace weir
