@@ -47,11 +47,11 @@ class MmaCudaAttention final : public CudaOp {
     a.partials = reinterpret_cast<float*>(device().workspace() + row_bytes(a.args.max_rows));
     a.nodes = a.partials + a.slots * a.slot.floats();
     a.tile_weights = reinterpret_cast<std::byte*>(a.nodes);  // there are no nodes then
-    const bool single = longest_run(bounds) == 1 && a.selected.list == nullptr && kernels.attend_single != nullptr;
-    if (single && splits(variant, bounds)) return enqueue_split(variant, a, bounds);
+    if (splits(variant, bounds)) return enqueue_split(variant, a, bounds);
     const int64_t most_pieces = pieces(a, bounds);
     const int64_t units = bounds.rows * a.geometry.tiles() * most_pieces;
     const int64_t grid = std::min<int64_t>(units, resident(kernels));
+    const bool single = longest_run(bounds) == 1 && a.selected.list == nullptr && kernels.attend_single != nullptr;
     launch(device(), {.grid = grid, .block = kernels.threads, .shared_bytes = kernels.shared_bytes, .overlap = true},
            single ? kernels.attend_single : kernels.attend, device().step(), a);
     if (most_pieces > 1) merge(variant, a, bounds);
@@ -76,24 +76,27 @@ class MmaCudaAttention final : public CudaOp {
            variant.kernels.merge, device().step(), a);
   }
 
-  // Pieces of a row that sees so many positions, at most; without a window.
-  static int64_t full_pieces(const MmaAttention& a, int64_t context) {
-    const int64_t shift = a.geometry.piece_shift;
-    return std::min((context + a.geometry.piece(0) - 1) / a.geometry.piece(0), (kMostPieces >> shift) + 1);
+  // Most positions that a row sees, and their pieces; without a window.
+  static int64_t seen(const MmaAttention& a, const StepBounds& bounds) {
+    return a.selected.list != nullptr ? std::min(a.selected.top_k, bounds.longest_context) : bounds.longest_context;
+  }
+  static int64_t full_pieces(const MmaAttention& a, const StepBounds& bounds) {
+    const int64_t least = a.geometry.piece(0);
+    return std::min((seen(a, bounds) + least - 1) / least, (kMostPieces >> a.geometry.piece_shift) + 1);
   }
   static int64_t weight_tiles(const MmaAttention& a, const StepBounds& bounds) {
-    return bounds.rows * a.geometry.tiles() * ((bounds.longest_context + kKeyTile - 1) / kKeyTile);
+    return bounds.rows * a.geometry.tiles() * ((seen(a, bounds) + kKeyTile - 1) / kKeyTile);
   }
   // Is a piece so long, and are there so few, that weights of all tiles are made first?
   bool splits(const Variant& variant, const StepBounds& bounds) const {
     const MmaAttention& a = variant.attention;
     if (variant.kernels.weigh == nullptr || a.geometry.piece_shift <= 1 || a.geometry.window > 0) return false;
-    return bounds.rows <= kMostSplitRows && weight_tiles(a, bounds) <= kSplitTiles &&
-           bounds.rows * a.geometry.tiles() * full_pieces(a, bounds.longest_context) <= kMostSplitPieces;
+    return longest_run(bounds) == 1 && bounds.rows <= kMostSplitRows && weight_tiles(a, bounds) <= kSplitTiles &&
+           bounds.rows * a.geometry.tiles() * full_pieces(a, bounds) <= kMostSplitPieces;
   }
   void enqueue_split(const Variant& variant, MmaAttention a, const StepBounds& bounds) {
     const MmaKernels& kernels = variant.kernels;
-    const int64_t pieces = full_pieces(a, bounds.longest_context);
+    const int64_t pieces = full_pieces(a, bounds);
     launch(device(),
            {.grid = std::min(weight_tiles(a, bounds), resident(kernels)),
             .block = kernels.threads / 2,
@@ -102,7 +105,7 @@ class MmaCudaAttention final : public CudaOp {
            kernels.weigh, device().step(), a);
     launch(device(),
            {.grid = bounds.rows * a.geometry.tiles() * pieces * (a.slot.dims / 64),
-            .block = kernels.threads / 4,
+            .block = kernels.threads / 2,
             .shared_bytes = kernels.add_shared_bytes,
             .overlap = true},
            kernels.add, device().step(), a);

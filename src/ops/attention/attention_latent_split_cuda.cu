@@ -29,9 +29,11 @@ class Parts {
   int own_, to_;
 };
 
-__device__ __forceinline__ int position_of_lane(const StepView& step) {
+__device__ __forceinline__ int position_of_lane(const StepView& step, const SelectedRows& selected) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  return lane < step.rows ? static_cast<int>(step.positions[static_cast<size_t>(lane)]) : -1;
+  if (lane >= step.rows) return -1;
+  return selected.list != nullptr ? selected.count[lane] - 1
+                                  : static_cast<int>(step.positions[static_cast<size_t>(lane)]);
 }
 __device__ __forceinline__ int tiles_to(int position) { return (position + kKeyTile) / kKeyTile; }
 
@@ -101,7 +103,8 @@ __global__ void __launch_bounds__(2 * kGroup, 1)
     }
     ptx::mbarrier_fence_init();
   }
-  const int position = position_of_lane(*step), head_tiles = a.geometry.tiles();
+  if (a.selected.list != nullptr) ptx::wait_for_previous();  // which has made the lists
+  const int position = position_of_lane(*step, a.selected), head_tiles = a.geometry.tiles();
   const Parts parts(tiles_to(position) * head_tiles);
   __syncthreads();
   const auto bound = [&](unsigned block) {
@@ -149,46 +152,61 @@ class SliceCopier {
  public:
   __device__ SliceCopier(const MmaAttention& a, const StepView& step, const AttentionWork& unit, int slice, int place)
       : a_(a),
-        keys_(paged_rows(step, step.spans[static_cast<size_t>(unit.entry)], a.args.key), a.args.dtype, 0, kKeyDim,
-              kKeyDim),
-        unit_(unit),
+        keys_(paged_rows(step, span_of(step, a.selected, unit.entry), a.args.key, a.selected.of(unit.entry)),
+              a.args.dtype, 0, kKeyDim, kKeyDim),
+        last_(unit.last),
         slice_(slice),
         place_(place),
-        tile_(unit.first_tile()) {}
+        tile_(unit.first_tile()) {
+    look_up(tile_);
+  }
 
-  // The next tile; none behind the unit's last one. Each thread copies its own fragments.
-  __device__ void copy(std::byte* stage) {
-    if (tile_ <= unit_.last) {
-      const uint32_t to = ptx::shared_address(stage), thread = threadIdx.x;
-      const TilePlace from(a_, place_);
-      for (int k = 0; k < kTilePages; ++k) {
-        ptx::copy_async16(to + kValueBytes + (k * kGroup + thread) * 16, from.fragments + k * kGroup + thread);
-      }
-      constexpr int kSumChunks = kQueries * static_cast<int>(sizeof(mma::MaxSum)) / 16;
-      if (thread < kSumChunks) {
-        ptx::copy_async16(to + kValueBytes + kTilePages * kGroup * 16 + thread * 16,
-                          reinterpret_cast<const std::byte*>(from.sums) + thread * 16);
-      }
-      copy_values(stage);
-      tile_ += kKeyTile, ++place_;
+  // The next tile; every thread arrives at `full`.
+  __device__ void copy(std::byte* stage, uint64_t* full) {
+    const uint32_t to = ptx::shared_address(stage) + kValueBytes, thread = threadIdx.x;
+    const auto* const from = a_.tile_weights + place_ * kTileWeightBytes;
+#pragma unroll
+    for (uint32_t at = thread * 16; at < kTileWeightBytes; at += kGroup * 16) ptx::copy_async16(to + at, from + at);
+    const int64_t rows[] = {rows_[0], rows_[1], rows_[2], rows_[3]};
+    look_up(tile_ + kKeyTile);
+    copy_values(stage, rows);
+    tile_ += kKeyTile, ++place_;
+    if (keys_.direct) {
+      ptx::arrive_after_copies(full);
+    } else {
+      ptx::commit_copies();
+      ptx::wait_copies<0>();
+      ptx::mbarrier_arrive(full);
     }
-    ptx::commit_copies();
   }
 
  private:
-  __device__ void copy_values(std::byte* stage) {
-    const int first_row = static_cast<int>(threadIdx.x) / 8, chunk = static_cast<int>(threadIdx.x) % 8;
+  // Where the thread's rows of a tile lie, a tile ahead.
+  __device__ void look_up(int tile) {
 #pragma unroll
     for (int p = 0; p < kTilePages; ++p) {
-      const int r = p * kPageRows + first_row;
-      const bool live = tile_ + r <= unit_.last;
-      const std::byte* const row = keys_.rows.row(live ? tile_ + r : unit_.last);
+      int position = tile + p * kPageRows + static_cast<int>(threadIdx.x) / 8;
+      position = position < last_ ? position : last_;
+      if (keys_.rows.selected != nullptr) position = keys_.rows.selected[position];
+      rows_[p] = static_cast<int64_t>(keys_.rows.pages[position / kPageRows]) * keys_.rows.block_bytes +
+                 position % kPageRows * keys_.rows.row_bytes;
+    }
+  }
+
+  __device__ void copy_values(std::byte* stage, const int64_t (&rows)[kTilePages]) {
+    const int chunk = static_cast<int>(threadIdx.x) % 8;
+#pragma unroll
+    for (int p = 0; p < kTilePages; ++p) {
+      const int r = p * kPageRows + static_cast<int>(threadIdx.x) / 8;
+      const bool live = tile_ + r <= last_;
+      const std::byte* const row = keys_.rows.base + rows[p];
       const uint32_t at = mma::chunk_offset(r, chunk, 128);
       if (keys_.direct) {
         ptx::copy_async16(ptx::shared_address(stage) + at, row + (slice_ * kSlice + chunk * 8) * 2, live);
         continue;
       }
       mma::Eight eight{};
+#pragma unroll 1
       for (int e = 0; e < 8 && live; ++e) {
         eight.v[e] = stored_element(keys_.dtype, row, slice_ * kSlice + chunk * 8 + e);
       }
@@ -198,10 +216,12 @@ class SliceCopier {
 
   const MmaAttention& a_;
   const mma::TileSource keys_;
-  const AttentionWork& unit_;
-  const int slice_;
-  int place_, tile_;
+  const int last_, slice_;
+  int64_t place_;
+  int tile_;
+  int64_t rows_[kTilePages];
 };
+static_assert(kTilePages == 4);
 
 // acc and the unit's maxima and sums, of a piece.
 __device__ __forceinline__ void add_tile(const AttentionWork& unit, const std::byte* stage, bool starts,
@@ -211,7 +231,7 @@ __device__ __forceinline__ void add_tile(const AttentionWork& unit, const std::b
   const auto* const sums = reinterpret_cast<const mma::MaxSum*>(fragments + kTilePages * kGroup);
 #pragma unroll
   for (int k = 0; k < kTilePages; ++k) {
-    const uint4 f = fragments[k * kGroup + static_cast<int>(threadIdx.x)];
+    const uint4 f = fragments[k * kGroup + static_cast<int>(threadIdx.x) % kGroup];
     weights.fragments[k][0] = f.x, weights.fragments[k][1] = f.y;
     weights.fragments[k][2] = f.z, weights.fragments[k][3] = f.w;
   }
@@ -235,54 +255,102 @@ __device__ __forceinline__ void add_tile(const AttentionWork& unit, const std::b
   ptx::pin<kSlice / 2>(acc);
 }
 
-// A block for each slice of each piece of each row's tiles of heads.
-__global__ void __launch_bounds__(kGroup) add_kernel(const StepView* step, const __grid_constant__ MmaAttention a) {
-  WEIR_DYNAMIC_SHARED(std::byte, shared);
-  ptx::let_next_start();
-  const AttentionGeometry& g = a.geometry;
-  const int lane_position = position_of_lane(*step);
-  const int lane_pieces = lane_position < 0 ? 0 : pieces_of(g, lane_position, 1) * g.tiles();
-  const Parts pieces(lane_pieces), tiles(tiles_to(lane_position) * g.tiles());
-  const int part = static_cast<int>(blockIdx.x) / kSlices, slice = static_cast<int>(blockIdx.x) % kSlices;
-  ptx::wait_for_previous();
-  if (part >= pieces.all()) return;
-  const int row = pieces.row(part), position = __shfl_sync(cuda::kAllLanes, lane_position, row);
-  const int first = pieces.before(row), count = pieces_of(g, position, 1), of_row = part - first;
-  const int head_tile = of_row / count, piece = of_row - head_tile * count;
-  AttentionWork unit = work_of(g, row, position, head_tile);
-  if (slice == 0 && threadIdx.x == 0 && of_row == 0) {
-    a.merge_rows[row] = {first, count == 1 ? 0 : count, count, 0, row, unit.count};
-  }
-  const int log = unit.piece_log, end = (piece + 1) << log;
-  unit.first = piece << log;
-  unit.last = unit.last < end ? unit.last : end - 1;
-  SliceCopier copier(a, *step, unit, slice, tiles.before(row) + head_tile * tiles_to(position) + unit.first / kKeyTile);
-  for (int s = 0; s < kSliceStages - 1; ++s) copier.copy(shared + s * kSliceStage);
-  float acc[kSlice / 2];
-  mma::MaxSum node[2];
-#pragma unroll 1
-  for (int tile = unit.first, s = 0; tile <= unit.last; tile += kKeyTile, s = (s + 1) % kSliceStages) {
-    ptx::wait_copies<kSliceStages - 2>();
-    ptx::fence_async_shared();
-    __syncthreads();  // the tile is there, and all have used the one before
-    copier.copy(shared + (s + kSliceStages - 1) % kSliceStages * kSliceStage);
-    add_tile(unit, shared + s * kSliceStage, tile == unit.first, acc, node);
-  }
-  float* const slot = a.partials + static_cast<int64_t>(part) * a.slot.floats();
-  const int half = slice / (kSlices / 2), first_four = slice % (kSlices / 2) * (kSlice / 16);
+// Behind the stages.
+struct SliceBarriers {
+  uint64_t full[kSliceStages], empty[kSliceStages];
+};
+
+// What a block has to do: a slice of a piece of a row's tile of heads.
+struct SliceWork {
+  AttentionWork unit;
+  int part, pieces, slice;  // of all pieces; of the unit's row
+  int place;                // of the weights of the first tile
+};
+
+__device__ __forceinline__ void leave(const MmaAttention& a, const SliceWork& work, const float (&acc)[kSlice / 2],
+                                      const mma::MaxSum (&node)[2]) {
+  float* const slot = a.partials + static_cast<int64_t>(work.part) * a.slot.floats();
+  const int half = work.slice / (kSlices / 2), first = work.slice % (kSlices / 2) * (kSlice / 16);
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
-    if (h == 1 && few_queries(unit)) continue;
-    if (count == 1) {
-      store_out(a, unit, h, slice * kSlice, acc, node[h]);
+    if (h == 1 && few_queries(work.unit)) continue;
+    if (work.pieces == 1) {
+      store_out(a, work.unit, h, work.slice * kSlice, acc, node[h]);
       continue;
     }
 #pragma unroll
     for (int i = 0; i < kSlice / 16; ++i) {
-      *reinterpret_cast<float4*>(slot + slot_offset(half, h, first_four + i, static_cast<int>(threadIdx.x))) =
-          four(acc + 8 * i, h);
+      const int at = slot_offset(half, h, first + i, static_cast<int>(threadIdx.x) % kGroup);
+      *reinterpret_cast<float4*>(slot + at) = four(acc + 8 * i, h);
     }
-    if (first_four == 0) reinterpret_cast<mma::MaxSum*>(slot + slot_sums(half))[thread_row(h)] = node[h];
+    if (first == 0) reinterpret_cast<mma::MaxSum*>(slot + slot_sums(half))[thread_row(h)] = node[h];
+  }
+}
+
+// False: there is nothing for the block.
+__device__ __forceinline__ bool find_slice(const MmaAttention& a, const StepView& step, SliceWork& work) {
+  const AttentionGeometry& g = a.geometry;
+  const int of_lane = position_of_lane(step, a.selected);
+  const Parts pieces((of_lane < 0 ? 0 : pieces_of(g, of_lane, 1)) * g.tiles()), tiles(tiles_to(of_lane) * g.tiles());
+  work.part = static_cast<int>(blockIdx.x) / kSlices, work.slice = static_cast<int>(blockIdx.x) % kSlices;
+  if (work.part >= pieces.all()) return false;
+  const int row = pieces.row(work.part), position = __shfl_sync(cuda::kAllLanes, of_lane, row);
+  work.pieces = pieces_of(g, position, 1);
+  const int of_row = work.part - pieces.before(row), head_tile = of_row / work.pieces;
+  AttentionWork& unit = work.unit;
+  unit = work_of(g, row, position, head_tile);
+  const int first = (of_row - head_tile * work.pieces) << unit.piece_log, end = first + (1 << unit.piece_log);
+  unit.first = first;
+  unit.last = unit.last < end ? unit.last : end - 1;
+  work.place = tiles.before(row) + head_tile * tiles_to(position) + first / kKeyTile;
+  if (of_row == 0 && work.slice == 0 && threadIdx.x == 0) {
+    a.merge_rows[row] = {work.part, work.pieces == 1 ? 0 : work.pieces, work.pieces, 0, row, unit.count};
+  }
+  return true;
+}
+
+// A block for each slice of each piece of each row's tiles of heads; a warpgroup copies, one multiplies.
+__global__ void __launch_bounds__(2 * kGroup) add_kernel(const StepView* step, const __grid_constant__ MmaAttention a) {
+  WEIR_DYNAMIC_SHARED(std::byte, shared);
+  auto& barriers = *reinterpret_cast<SliceBarriers*>(shared + kSliceStages * kSliceStage);
+  ptx::let_next_start();
+  if (threadIdx.x == 0) {
+    for (int s = 0; s < kSliceStages; ++s) {
+      ptx::mbarrier_init(&barriers.full[s], kGroup);
+      ptx::mbarrier_init(&barriers.empty[s], kGroup / 32);
+    }
+    ptx::mbarrier_fence_init();
+  }
+  __syncthreads();
+  ptx::wait_for_previous();
+  SliceWork work;
+  if (!find_slice(a, *step, work)) return;
+  const AttentionWork& unit = work.unit;
+  const auto for_tiles = [&](auto take) {
+    int stage = 0, parity = 0;
+#pragma unroll 1
+    for (int tile = unit.first; tile <= unit.last; tile += kKeyTile) {
+      take(tile, stage, parity);
+      stage = stage + 1 < kSliceStages ? stage + 1 : 0;
+      if (stage == 0) parity ^= 1;
+    }
+  };
+  if (static_cast<int>(threadIdx.x) / kGroup == 0) {
+    SliceCopier copier(a, *step, unit, work.slice, work.place);
+    for_tiles([&](int, int stage, int parity) {
+      ptx::mbarrier_wait(&barriers.empty[stage], parity ^ 1);
+      copier.copy(shared + stage * kSliceStage, &barriers.full[stage]);
+    });
+  } else {
+    float acc[kSlice / 2];
+    mma::MaxSum node[2];
+    for_tiles([&](int tile, int stage, int parity) {
+      ptx::mbarrier_wait(&barriers.full[stage], parity);
+      ptx::fence_async_shared();
+      add_tile(unit, shared + stage * kSliceStage, tile == unit.first, acc, node);
+      if (threadIdx.x % 32 == 0) ptx::mbarrier_arrive(&barriers.empty[stage]);
+    });
+    leave(a, work, acc, node);
   }
 }
 
@@ -292,7 +360,8 @@ __global__ void __launch_bounds__(kGroup) add_kernel(const StepView* step, const
 void add_split_kernels(MmaKernels& kernels) {
   kernels.weigh = latent::weigh_kernel;
   kernels.add = latent::add_kernel;
-  kernels.add_shared_bytes = latent::kSliceStages * latent::kSliceStage;
+  kernels.add_shared_bytes =
+      latent::kSliceStages * latent::kSliceStage + static_cast<int>(sizeof(latent::SliceBarriers));
   cuda::allow_shared(kernels.weigh, kernels.shared_bytes);
   cuda::allow_shared(kernels.add, kernels.add_shared_bytes);
 }
