@@ -33,9 +33,9 @@
 //     M' = max(M, ceil(max_j t_j)), an integer;  P_j = 2^fma(S_j, c, -M') (0 where not visible), rounded to BF16
 //     acc = acc * 2^(M - M') (exact), then mma(P, V, acc) over the tile's positions, ascending; l likewise, V being 1
 //   Where value_dim is above 256, weights of a tile don't depend on the tiles before. Per tile:
-//     N = ceil(max_j t_j);  P_j = 2^fma(S_j, c, -N) (0 where not visible), rounded to BF16;  s = mma(P, 1) from zero
-//     M' = max(M, N);  l = fma(l, 2^(M - M'), s * 2^(N - M'))
-//     acc = acc * 2^(M - M'), then mma(P * 2^(N - M'), V, acc), the factors again in BF16 (exact above 2^-126)
+//     N = ceil(max_j t_j);  P_j = 2^fma(S_j, c, -N) (0 where not visible), rounded to BF16
+//     M' = max(M, N);  P_j = P_j * 2^(N - M'), rounded to BF16 (exact above 2^-126)
+//     acc = acc * 2^(M - M'), then mma(P, V, acc);  l = fma(l, 2^(M - M'), s) with s = mma(P, 1) from zero
 //   Merge: M' = max(M, M2); acc = fma(acc, 2^(M - M'), acc2 * 2^(M2 - M')), l likewise; a piece that shows a row
 //   nothing is left out. Pieces are merged ascending; where value_dim is above 256, 64 at a time as a binary tree over
 //   the index that they have from position 0 on (2i with 2i + 1, and so on), and the trees ascending.

@@ -38,9 +38,11 @@ class Weigher {
     multiply_keys(queries_, keys, scores);
     softmax_.mask(tile, scores, both);
     TileWeights weights;
-    weights.make(scores, a_.scale2, both);
-    scale[0] = weights.join(piece_[0], 0);
-    if (both) scale[1] = weights.join(piece_[1], 1);
+    float max[2];
+    weights.make(scores, a_.scale2, both, max);
+    scale[0] = weights.join(piece_[0].m, max[0], 0);
+    if (both) scale[1] = weights.join(piece_[1].m, max[1], 1);
+    if (ends_piece) weights.add_to(piece_, scale);
     // The keys' last elements have been used by the other warps too.
     ptx::named_barrier_sync(3, kGroup);
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
@@ -57,6 +59,7 @@ class Weigher {
     ptx::fence_async_shared();
     __syncwarp();
     if (lane == 0) ptx::mbarrier_arrive(&to_.weights_full[turn.stage()]);
+    if (!ends_piece) weights.add_to(piece_, scale);  // behind what others wait for
   }
 
   const MmaAttention& a_;

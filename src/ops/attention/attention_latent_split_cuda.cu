@@ -49,17 +49,17 @@ __device__ __forceinline__ AttentionWork work_of(const AttentionGeometry& g, int
   return work;
 }
 
-// Where the weights of a tile lie: fragments of each k and thread, then maxima and sums.
+// Where the weights of a tile lie: fragments of each k and thread, then maxima.
 struct TilePlace {
   uint4* fragments;
-  mma::MaxSum* sums;
+  float* maxima;
 
   __device__ TilePlace(const MmaAttention& a, int64_t tile) {
     fragments = reinterpret_cast<uint4*>(a.tile_weights + tile * kTileWeightBytes);
-    sums = reinterpret_cast<mma::MaxSum*>(fragments + kTilePages * kGroup);
+    maxima = reinterpret_cast<float*>(fragments + kTilePages * kGroup);
   }
 };
-static_assert(kTileWeightBytes == kTilePages * kGroup * 16 + kQueries * sizeof(mma::MaxSum));
+static_assert(kTileWeightBytes == kTilePages * kGroup * 16 + kQueries * 4);
 
 // --- weights --------------------------------------------------------------------------------------------------------
 
@@ -79,14 +79,15 @@ __device__ __forceinline__ void weigh_tiles(const MmaAttention& a, const Attenti
     }
     softmax.mask(tile, scores, both);
     TileWeights weights;
-    weights.make(scores, a.scale2, both);
+    float max[2];
+    weights.make(scores, a.scale2, both, max);
     const TilePlace to(a, place);
 #pragma unroll
     for (int k = 0; k < kTilePages; ++k) {
       const uint32_t* const f = weights.fragments[k];
       to.fragments[k * kGroup + static_cast<int>(threadIdx.x) % kGroup] = {f[0], f[1], f[2], f[3]};
     }
-    if (threadIdx.x % 4 == 0) to.sums[thread_row(0)] = weights.of[0], to.sums[thread_row(1)] = weights.of[1];
+    if (threadIdx.x % 4 == 0) to.maxima[thread_row(0)] = max[0], to.maxima[thread_row(1)] = max[1];
   }
 }
 
@@ -144,7 +145,7 @@ __global__ void __launch_bounds__(2 * kGroup, 1)
 
 // --- sums -----------------------------------------------------------------------------------------------------------
 
-// A slice of a tile's values, its weights, its maxima and sums.
+// A slice of a tile's values, its weights and maxima.
 inline constexpr int kValueBytes = kKeyTile * kSlice * 2;
 inline constexpr int kSliceStage = (kValueBytes + kTileWeightBytes + 1023) / 1024 * 1024, kSliceStages = 6;
 
@@ -228,19 +229,19 @@ __device__ __forceinline__ void add_tile(const AttentionWork& unit, const std::b
                                          float (&acc)[kSlice / 2], mma::MaxSum (&piece)[2]) {
   TileWeights weights;
   const auto* const fragments = reinterpret_cast<const uint4*>(stage + kValueBytes);
-  const auto* const sums = reinterpret_cast<const mma::MaxSum*>(fragments + kTilePages * kGroup);
+  const auto* const maxima = reinterpret_cast<const float*>(fragments + kTilePages * kGroup);
 #pragma unroll
   for (int k = 0; k < kTilePages; ++k) {
     const uint4 f = fragments[k * kGroup + static_cast<int>(threadIdx.x) % kGroup];
     weights.fragments[k][0] = f.x, weights.fragments[k][1] = f.y;
     weights.fragments[k][2] = f.z, weights.fragments[k][3] = f.w;
   }
+  float keep[2] = {1, 1};
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
     if (h == 1 && few_queries(unit)) continue;
-    weights.of[h] = sums[thread_row(h)];
-    const float scale = weights.join(piece[h], h);
-    if (!starts) rescale(acc, h, scale);
+    keep[h] = weights.join(piece[h].m, maxima[thread_row(h)], h);
+    if (!starts) rescale(acc, h, keep[h]);
   }
   ptx::pin<kTilePages * 4>(weights.fragments[0]);
   ptx::wgmma_fence();
@@ -251,6 +252,7 @@ __device__ __forceinline__ void add_tile(const AttentionWork& unit, const std::b
                                              ptx::wgmma_descriptor(at, 0, 1024, ptx::Swizzle::k128), !starts || k > 0);
   }
   ptx::wgmma_commit();
+  weights.add_to(piece, keep);
   ptx::wgmma_wait<0>();
   ptx::pin<kSlice / 2>(acc);
 }

@@ -22,17 +22,15 @@ __device__ __forceinline__ void multiply_keys(uint32_t queries, uint32_t keys, f
   ptx::pin<kKeyTile / 2>(scores[0]);
 }
 
-// Weights of a tile, A fragments of m16n8k16, and their maxima and sums for the thread's two queries.
+// Weights of a tile, A fragments of m16n8k16.
 struct TileWeights {
   uint32_t fragments[kKeyTile / 16][4];
-  mma::MaxSum of[2];
 
-  // Without `both` the second query is none.
-  __device__ __forceinline__ void make(const float (&scores)[kKeyTile / 8][4], float c, bool both) {
-    float sum[4] = {};
+  // Gives the maximum of the thread's queries, which the weights are relative to. Without `both` the second is none.
+  __device__ __forceinline__ void make(const float (&scores)[kKeyTile / 8][4], float c, bool both, float (&max)[2]) {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      of[h] = {};
+      max[h] = -__builtin_inff();
       if (h == 1 && !both) {
 #pragma unroll
         for (int n = 0; n < kKeyTile / 8; ++n) fragments[n / 2][n % 2 * 2 + h] = 0;
@@ -41,8 +39,8 @@ struct TileWeights {
       float most = scores[0][2 * h];
 #pragma unroll
       for (int n = 0; n < kKeyTile / 8; ++n) most = fmaxf(most, fmaxf(scores[n][2 * h], scores[n][2 * h + 1]));
-      of[h].m = ceilf(cuda::warp_max<4>(most) * c);
-      const float shift = of[h].m == -__builtin_inff() ? 0.f : -of[h].m;
+      max[h] = ceilf(cuda::warp_max<4>(most) * c);
+      const float shift = max[h] == -__builtin_inff() ? 0.f : -max[h];
 #pragma unroll
       for (int n = 0; n < kKeyTile / 8; ++n) {
         const float* pair = scores[n] + 2 * h;
@@ -50,22 +48,28 @@ struct TileWeights {
             cuda::pack_bf16(ptx::exp2_approx(fmaf(pair[0], c, shift)), ptx::exp2_approx(fmaf(pair[1], c, shift)));
       }
     }
-#pragma unroll
-    for (auto& fragment : fragments) ptx::mma_bf16(sum, fragment, mma::Softmax::kOnes, mma::Softmax::kOnes);
-#pragma unroll
-    for (int h = 0; h < 2; ++h) of[h].l = sum[2 * h];
   }
 
-  // The tile joins those of its piece before; acc is to be multiplied by what is returned.
-  __device__ __forceinline__ float join(mma::MaxSum& piece, int h) {
-    const mma::Merge merge = mma::merge(piece, of[h]);
-    const uint32_t add = __float_as_uint(merge.add), factor = add | add >> 16;
+  // Relative to the maximum of the piece, in which that of the tile joins. What the piece has summed is to be
+  // multiplied by what is returned.
+  __device__ __forceinline__ float join(float& piece, float max, int h) {
+    const float all = fmaxf(piece, max), keep = mma::power(piece, all);
+    const uint32_t add = __float_as_uint(mma::power(max, all)), factor = add | add >> 16;
+    piece = all;
 #pragma unroll
     for (auto& fragment : fragments) {
       fragment[h] = ptx::mul_bf16x2(fragment[h], factor);
       fragment[2 + h] = ptx::mul_bf16x2(fragment[2 + h], factor);
     }
-    return merge.keep;
+    return keep;
+  }
+
+  __device__ __forceinline__ void add_to(mma::MaxSum (&piece)[2], const float (&keep)[2]) const {
+    float sum[4] = {};
+#pragma unroll
+    for (const auto& fragment : fragments) ptx::mma_bf16(sum, fragment, mma::Softmax::kOnes, mma::Softmax::kOnes);
+#pragma unroll
+    for (int h = 0; h < 2; ++h) piece[h].l = fmaf(piece[h].l, keep[h], sum[2 * h]);
   }
 };
 

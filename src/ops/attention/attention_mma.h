@@ -16,8 +16,8 @@ struct PieceSlot {
 // Pieces merged as a tree: nodes that wait for their right siblings, one of each level, in a slot each.
 inline constexpr int kTreeLevels = 7;
 
-// Of latents: the weights that 64 positions have for 64 queries, their maxima and sums.
-inline constexpr int kTileWeightBytes = 64 * (64 * 2 + 8);
+// Of latents: the weights that 64 positions have for 64 queries, and what they are relative to.
+inline constexpr int kTileWeightBytes = 64 * (64 * 2 + 4);
 
 struct MmaAttention {
   AttentionArgs args;
