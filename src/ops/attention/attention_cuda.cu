@@ -77,20 +77,22 @@ class MmaCudaAttention final : public CudaOp {
   }
 
   // Most positions that a row sees, and their pieces; without a window.
-  static int64_t seen(const MmaAttention& a, const StepBounds& bounds) {
+  static int64_t most_seen(const MmaAttention& a, const StepBounds& bounds) {
     return a.selected.list != nullptr ? std::min(a.selected.top_k, bounds.longest_context) : bounds.longest_context;
   }
   static int64_t full_pieces(const MmaAttention& a, const StepBounds& bounds) {
     const int64_t least = a.geometry.piece(0);
-    return std::min((seen(a, bounds) + least - 1) / least, (kMostPieces >> a.geometry.piece_shift) + 1);
+    return std::min((most_seen(a, bounds) + least - 1) / least, (kMostPieces >> a.geometry.piece_shift) + 1);
   }
   static int64_t weight_tiles(const MmaAttention& a, const StepBounds& bounds) {
-    return bounds.rows * a.geometry.tiles() * ((seen(a, bounds) + kKeyTile - 1) / kKeyTile);
+    return bounds.rows * a.geometry.tiles() * ((most_seen(a, bounds) + kKeyTile - 1) / kKeyTile);
   }
   // Is a piece so long, and are there so few, that weights of all tiles are made first?
   bool splits(const Variant& variant, const StepBounds& bounds) const {
     const MmaAttention& a = variant.attention;
     if (variant.kernels.weigh == nullptr || a.geometry.piece_shift <= 1 || a.geometry.window > 0) return false;
+    const int64_t seen = most_seen(a, bounds), piece = std::min(a.geometry.piece(seen - 1), seen);
+    if ((a.selected.list != nullptr ? piece : piece / kPagePositions) > kMostSplitEntries) return false;
     return longest_run(bounds) == 1 && bounds.rows <= kMostSplitRows && weight_tiles(a, bounds) <= kSplitTiles &&
            bounds.rows * a.geometry.tiles() * full_pieces(a, bounds) <= kMostSplitPieces;
   }

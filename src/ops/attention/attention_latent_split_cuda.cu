@@ -149,80 +149,87 @@ __global__ void __launch_bounds__(2 * kGroup, 1)
 inline constexpr int kValueBytes = kKeyTile * kSlice * 2;
 inline constexpr int kSliceStage = (kValueBytes + kTileWeightBytes + 1023) / 1024 * 1024, kSliceStages = 6;
 
+// Behind the stages.
+struct SliceExchange {
+  uint64_t full[kSliceStages], empty[kSliceStages];
+  int32_t rows[kMostSplitEntries];  // pages of the piece; of a list of positions their rows
+};
+
+// What a block has to do: a slice of a piece of a row's tile of heads.
+struct SliceWork {
+  AttentionWork unit;
+  int part, pieces, slice;  // of all pieces; of the unit's row
+  int64_t place;            // of the weights of the first tile
+};
+
 class SliceCopier {
  public:
-  __device__ SliceCopier(const MmaAttention& a, const StepView& step, const AttentionWork& unit, int slice, int place)
-      : a_(a),
-        keys_(paged_rows(step, span_of(step, a.selected, unit.entry), a.args.key, a.selected.of(unit.entry)),
+  __device__ SliceCopier(const MmaAttention& a, const StepView& step, const SliceWork& work)
+      : keys_(paged_rows(step, span_of(step, a.selected, work.unit.entry), a.args.key, a.selected.of(work.unit.entry)),
               a.args.dtype, 0, kKeyDim, kKeyDim),
-        last_(unit.last),
-        slice_(slice),
-        place_(place),
-        tile_(unit.first_tile()) {
-    look_up(tile_);
+        first_(work.unit.first),
+        positions_(work.unit.last + 1 - work.unit.first),
+        row_(static_cast<int>(threadIdx.x) / 8),
+        chunk_(static_cast<int>(threadIdx.x) % 8),
+        element_(work.slice * kSlice + chunk_ * 8),
+        weights_(a.tile_weights + work.place * kTileWeightBytes) {}
+
+  // By all threads of the block, before any copy.
+  __device__ void look_up(int32_t* rows) const {
+    const bool list = keys_.rows.selected != nullptr;
+    const int count = list ? positions_ : (positions_ + kPageRows - 1) / kPageRows;
+    for (int i = static_cast<int>(threadIdx.x); i < count; i += 2 * kGroup) {
+      const int position = list ? keys_.rows.selected[first_ + i] : first_ + i * kPageRows;
+      const auto page = static_cast<int32_t>(keys_.rows.pages[position / kPageRows]);
+      rows[i] = list ? page * kPageRows + position % kPageRows : page;
+    }
   }
 
-  // The next tile; every thread arrives at `full`.
-  __device__ void copy(std::byte* stage, uint64_t* full) {
-    const uint32_t to = ptx::shared_address(stage) + kValueBytes, thread = threadIdx.x;
-    const auto* const from = a_.tile_weights + place_ * kTileWeightBytes;
+  // The next tile; every thread of the warpgroup arrives at `full`, one twice.
+  __device__ void copy(std::byte* stage, const int32_t* rows, uint64_t* full) {
+    if (threadIdx.x == 0) {
+      ptx::mbarrier_arrive_expect(full, kTileWeightBytes);
+      ptx::bulk_load(stage + kValueBytes, weights_, kTileWeightBytes, full);
+    }
+    weights_ += kTileWeightBytes;
 #pragma unroll
-    for (uint32_t at = thread * 16; at < kTileWeightBytes; at += kGroup * 16) ptx::copy_async16(to + at, from + at);
-    const int64_t rows[] = {rows_[0], rows_[1], rows_[2], rows_[3]};
-    look_up(tile_ + kKeyTile);
-    copy_values(stage, rows);
-    tile_ += kKeyTile, ++place_;
+    for (int p = 0; p < kTilePages; ++p) {
+      const int r = p * kPageRows + row_, position = tile_ + r;
+      const bool live = position < positions_;
+      copy_chunk(stage, mma::chunk_offset(r, chunk_, 128), live ? row(rows, position) : keys_.rows.base, live);
+    }
+    tile_ += kKeyTile;
     if (keys_.direct) {
       ptx::arrive_after_copies(full);
     } else {
-      ptx::commit_copies();
-      ptx::wait_copies<0>();
       ptx::mbarrier_arrive(full);
     }
   }
 
  private:
-  // Where the thread's rows of a tile lie, a tile ahead.
-  __device__ void look_up(int tile) {
-#pragma unroll
-    for (int p = 0; p < kTilePages; ++p) {
-      int position = tile + p * kPageRows + static_cast<int>(threadIdx.x) / 8;
-      position = position < last_ ? position : last_;
-      if (keys_.rows.selected != nullptr) position = keys_.rows.selected[position];
-      rows_[p] = static_cast<int64_t>(keys_.rows.pages[position / kPageRows]) * keys_.rows.block_bytes +
-                 position % kPageRows * keys_.rows.row_bytes;
-    }
+  __device__ const std::byte* row(const int32_t* rows, int position) const {
+    const bool list = keys_.rows.selected != nullptr;
+    const int found = rows[list ? position : position / kPageRows];
+    const int64_t page = list ? found / kPageRows : found;
+    return keys_.rows.base + page * keys_.rows.block_bytes + (list ? found % kPageRows : row_) * keys_.rows.row_bytes;
   }
 
-  __device__ void copy_values(std::byte* stage, const int64_t (&rows)[kTilePages]) {
-    const int chunk = static_cast<int>(threadIdx.x) % 8;
-#pragma unroll
-    for (int p = 0; p < kTilePages; ++p) {
-      const int r = p * kPageRows + static_cast<int>(threadIdx.x) / 8;
-      const bool live = tile_ + r <= last_;
-      const std::byte* const row = keys_.rows.base + rows[p];
-      const uint32_t at = mma::chunk_offset(r, chunk, 128);
-      if (keys_.direct) {
-        ptx::copy_async16(ptx::shared_address(stage) + at, row + (slice_ * kSlice + chunk * 8) * 2, live);
-        continue;
-      }
-      mma::Eight eight{};
+  __device__ void copy_chunk(std::byte* stage, uint32_t at, const std::byte* row, bool live) const {
+    if (keys_.direct) {
+      return ptx::copy_async16(ptx::shared_address(stage) + at, row + element_ * 2, live);
+    }
+    mma::Eight eight{};
 #pragma unroll 1
-      for (int e = 0; e < 8 && live; ++e) {
-        eight.v[e] = stored_element(keys_.dtype, row, slice_ * kSlice + chunk * 8 + e);
-      }
-      mma::store_chunk(at, stage, eight.rounded());
-    }
+    for (int e = 0; e < 8 && live; ++e) eight.v[e] = stored_element(keys_.dtype, row, element_ + e);
+    mma::store_chunk(at, stage, eight.rounded());
   }
 
-  const MmaAttention& a_;
   const mma::TileSource keys_;
-  const int last_, slice_;
-  int64_t place_;
-  int tile_;
-  int64_t rows_[kTilePages];
+  const int first_, positions_;
+  const int row_, chunk_, element_;  // of a tile's place
+  int tile_ = 0;                     // counted from the piece's first position
+  const std::byte* weights_;
 };
-static_assert(kTilePages == 4);
 
 // acc and the unit's maxima and sums, of a piece.
 __device__ __forceinline__ void add_tile(const AttentionWork& unit, const std::byte* stage, bool starts,
@@ -256,18 +263,6 @@ __device__ __forceinline__ void add_tile(const AttentionWork& unit, const std::b
   ptx::wgmma_wait<0>();
   ptx::pin<kSlice / 2>(acc);
 }
-
-// Behind the stages.
-struct SliceBarriers {
-  uint64_t full[kSliceStages], empty[kSliceStages];
-};
-
-// What a block has to do: a slice of a piece of a row's tile of heads.
-struct SliceWork {
-  AttentionWork unit;
-  int part, pieces, slice;  // of all pieces; of the unit's row
-  int place;                // of the weights of the first tile
-};
 
 __device__ __forceinline__ void leave(const MmaAttention& a, const SliceWork& work, const float (&acc)[kSlice / 2],
                                       const mma::MaxSum (&node)[2]) {
@@ -314,20 +309,22 @@ __device__ __forceinline__ bool find_slice(const MmaAttention& a, const StepView
 // A block for each slice of each piece of each row's tiles of heads; a warpgroup copies, one multiplies.
 __global__ void __launch_bounds__(2 * kGroup) add_kernel(const StepView* step, const __grid_constant__ MmaAttention a) {
   WEIR_DYNAMIC_SHARED(std::byte, shared);
-  auto& barriers = *reinterpret_cast<SliceBarriers*>(shared + kSliceStages * kSliceStage);
+  auto& exchange = *reinterpret_cast<SliceExchange*>(shared + kSliceStages * kSliceStage);
   ptx::let_next_start();
   if (threadIdx.x == 0) {
     for (int s = 0; s < kSliceStages; ++s) {
-      ptx::mbarrier_init(&barriers.full[s], kGroup);
-      ptx::mbarrier_init(&barriers.empty[s], kGroup / 32);
+      ptx::mbarrier_init(&exchange.full[s], kGroup + 1);
+      ptx::mbarrier_init(&exchange.empty[s], kGroup / 32);
     }
     ptx::mbarrier_fence_init();
   }
-  __syncthreads();
   ptx::wait_for_previous();
   SliceWork work;
   if (!find_slice(a, *step, work)) return;
   const AttentionWork& unit = work.unit;
+  SliceCopier copier(a, *step, work);
+  copier.look_up(exchange.rows);
+  __syncthreads();
   const auto for_tiles = [&](auto take) {
     int stage = 0, parity = 0;
 #pragma unroll 1
@@ -338,19 +335,18 @@ __global__ void __launch_bounds__(2 * kGroup) add_kernel(const StepView* step, c
     }
   };
   if (static_cast<int>(threadIdx.x) / kGroup == 0) {
-    SliceCopier copier(a, *step, unit, work.slice, work.place);
     for_tiles([&](int, int stage, int parity) {
-      ptx::mbarrier_wait(&barriers.empty[stage], parity ^ 1);
-      copier.copy(shared + stage * kSliceStage, &barriers.full[stage]);
+      ptx::mbarrier_wait(&exchange.empty[stage], parity ^ 1);
+      copier.copy(shared + stage * kSliceStage, exchange.rows, &exchange.full[stage]);
     });
   } else {
     float acc[kSlice / 2];
     mma::MaxSum node[2];
     for_tiles([&](int tile, int stage, int parity) {
-      ptx::mbarrier_wait(&barriers.full[stage], parity);
+      ptx::mbarrier_wait(&exchange.full[stage], parity);
       ptx::fence_async_shared();
       add_tile(unit, shared + stage * kSliceStage, tile == unit.first, acc, node);
-      if (threadIdx.x % 32 == 0) ptx::mbarrier_arrive(&barriers.empty[stage]);
+      if (threadIdx.x % 32 == 0) ptx::mbarrier_arrive(&exchange.empty[stage]);
     });
     leave(a, work, acc, node);
   }
@@ -363,7 +359,7 @@ void add_split_kernels(MmaKernels& kernels) {
   kernels.weigh = latent::weigh_kernel;
   kernels.add = latent::add_kernel;
   kernels.add_shared_bytes =
-      latent::kSliceStages * latent::kSliceStage + static_cast<int>(sizeof(latent::SliceBarriers));
+      latent::kSliceStages * latent::kSliceStage + static_cast<int>(sizeof(latent::SliceExchange));
   cuda::allow_shared(kernels.weigh, kernels.shared_bytes);
   cuda::allow_shared(kernels.add, kernels.add_shared_bytes);
 }

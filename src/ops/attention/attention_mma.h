@@ -18,6 +18,8 @@ inline constexpr int kTreeLevels = 7;
 
 // Of latents: the weights that 64 positions have for 64 queries, and what they are relative to.
 inline constexpr int kTileWeightBytes = 64 * (64 * 2 + 4);
+// Pages of a piece whose weights are made first, or positions of a list.
+inline constexpr int kMostSplitEntries = 2048;
 
 struct MmaAttention {
   AttentionArgs args;
