@@ -64,7 +64,7 @@ class MmaCudaAttention final : public CudaOp {
  private:
   static constexpr int64_t kPartialBytes = int64_t{128} << 20;
   static constexpr int64_t kMostPieces = 65;
-  static constexpr int64_t kMostSplitRows = 32, kMostSplitPieces = 40, kSplitTiles = 8192;
+  static constexpr int64_t kMostSplitRows = 32, kMostSplitPieces = 66, kSplitTiles = 8192;
 
   struct Variant {
     MmaKernels kernels;

@@ -32,7 +32,7 @@ class Weigher {
  private:
   __device__ void add_tile(int tile, bool ends_piece, bool both, const Turn& turn) {
     const uint32_t keys = queries_ + kTileBytes * (1 + turn.stage());
-    float scores[kKeyTile / 8][4], scale[2] = {1, 1};
+    float scores[kKeyTile / 8][4];
     ptx::mbarrier_wait(&to_.full[turn.stage()], turn.parity());
     ptx::fence_async_shared();
     multiply_keys(queries_, keys, scores);
@@ -40,9 +40,11 @@ class Weigher {
     TileWeights weights;
     float max[2];
     weights.make(scores, a_.scale2, both, max);
-    scale[0] = weights.join(piece_[0].m, max[0], 0);
-    if (both) scale[1] = weights.join(piece_[1].m, max[1], 1);
-    if (ends_piece) weights.add_to(piece_, scale);
+    Join join[2];
+    join[0] = Join(piece_[0].m, max[0]);
+    if (both) join[1] = Join(piece_[1].m, max[1]);
+    weights.scale(join);
+    if (ends_piece) weights.add_to(piece_, join);
     // The keys' last elements have been used by the other warps too.
     ptx::named_barrier_sync(3, kGroup);
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
@@ -53,13 +55,13 @@ class Weigher {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       if (lane % 4 != 0) continue;
-      scales.scale[thread_row(h)] = scale[h];
+      scales.scale[thread_row(h)] = join[h].keep;
       if (ends_piece) scales.piece[thread_row(h)] = piece_[h];
     }
     ptx::fence_async_shared();
     __syncwarp();
     if (lane == 0) ptx::mbarrier_arrive(&to_.weights_full[turn.stage()]);
-    if (!ends_piece) weights.add_to(piece_, scale);  // behind what others wait for
+    if (!ends_piece) weights.add_to(piece_, join);  // behind what others wait for
   }
 
   const MmaAttention& a_;

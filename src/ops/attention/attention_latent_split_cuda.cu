@@ -231,38 +231,54 @@ class SliceCopier {
   const std::byte* weights_;
 };
 
-// acc and the unit's maxima and sums, of a piece.
-__device__ __forceinline__ void add_tile(const AttentionWork& unit, const std::byte* stage, bool starts,
-                                         float (&acc)[kSlice / 2], mma::MaxSum (&piece)[2]) {
-  TileWeights weights;
-  const auto* const fragments = reinterpret_cast<const uint4*>(stage + kValueBytes);
-  const auto* const maxima = reinterpret_cast<const float*>(fragments + kTilePages * kGroup);
-#pragma unroll
-  for (int k = 0; k < kTilePages; ++k) {
-    const uint4 f = fragments[k * kGroup + static_cast<int>(threadIdx.x) % kGroup];
-    weights.fragments[k][0] = f.x, weights.fragments[k][1] = f.y;
-    weights.fragments[k][2] = f.z, weights.fragments[k][3] = f.w;
+// Sums a piece's tiles, by a warpgroup.
+class SliceAdder {
+ public:
+  __device__ SliceAdder(const AttentionWork& unit) : both_(!few_queries(unit)) {}
+
+  // How the tile in a stage joins those before; meanwhile the products of one before may be under way.
+  __device__ __forceinline__ void join(const std::byte* stage) {
+    const auto* const maxima = reinterpret_cast<const float*>(stage + kValueBytes) + kTilePages * kGroup * 4;
+    join_[0] = Join(sums[0].m, maxima[thread_row(0)]);
+    if (both_) join_[1] = Join(sums[1].m, maxima[thread_row(1)]);
   }
-  float keep[2] = {1, 1};
+
+  // Begins to add that tile.
+  __device__ __forceinline__ void add(const std::byte* stage, bool starts) {
+    const auto* const fragments = reinterpret_cast<const uint4*>(stage + kValueBytes);
+    TileWeights weights;
 #pragma unroll
-  for (int h = 0; h < 2; ++h) {
-    if (h == 1 && few_queries(unit)) continue;
-    keep[h] = weights.join(piece[h].m, maxima[thread_row(h)], h);
-    if (!starts) rescale(acc, h, keep[h]);
-  }
-  ptx::pin<kTilePages * 4>(weights.fragments[0]);
-  ptx::wgmma_fence();
+    for (int k = 0; k < kTilePages; ++k) {
+      const uint4 f = fragments[k * kGroup + static_cast<int>(threadIdx.x) % kGroup];
+      weights.fragments[k][0] = f.x, weights.fragments[k][1] = f.y;
+      weights.fragments[k][2] = f.z, weights.fragments[k][3] = f.w;
+    }
+    weights.scale(join_);
+    if (!starts) rescale(acc, 0, join_[0].keep), rescale(acc, 1, join_[1].keep);
+    ptx::pin<kTilePages * 4>(weights.fragments[0]);
+    ptx::wgmma_fence();
 #pragma unroll
-  for (int k = 0; k < kTilePages; ++k) {
-    const uint32_t at = ptx::shared_address(stage) + k * kPageRows * 128;
-    ptx::wgmma_bf16<kSlice, ptx::Major::kMN>(acc, weights.fragments[k],
-                                             ptx::wgmma_descriptor(at, 0, 1024, ptx::Swizzle::k128), !starts || k > 0);
+    for (int k = 0; k < kTilePages; ++k) {
+      const uint32_t at = ptx::shared_address(stage) + k * kPageRows * 128;
+      ptx::wgmma_bf16<kSlice, ptx::Major::kMN>(
+          acc, weights.fragments[k], ptx::wgmma_descriptor(at, 0, 1024, ptx::Swizzle::k128), !starts || k > 0);
+    }
+    ptx::wgmma_commit();
+    weights.add_to(sums, join_);
   }
-  ptx::wgmma_commit();
-  weights.add_to(piece, keep);
-  ptx::wgmma_wait<0>();
-  ptx::pin<kSlice / 2>(acc);
-}
+
+  __device__ __forceinline__ void wait() {
+    ptx::wgmma_wait<0>();
+    ptx::pin<kSlice / 2>(acc);
+  }
+
+  float acc[kSlice / 2];
+  mma::MaxSum sums[2];
+
+ private:
+  bool both_;
+  Join join_[2];
+};
 
 __device__ __forceinline__ void leave(const MmaAttention& a, const SliceWork& work, const float (&acc)[kSlice / 2],
                                       const mma::MaxSum (&node)[2]) {
@@ -340,15 +356,21 @@ __global__ void __launch_bounds__(2 * kGroup) add_kernel(const StepView* step, c
       copier.copy(shared + stage * kSliceStage, exchange.rows, &exchange.full[stage]);
     });
   } else {
-    float acc[kSlice / 2];
-    mma::MaxSum node[2];
-    for_tiles([&](int tile, int stage, int parity) {
+    SliceAdder adder(unit);
+    const auto await = [&](int stage, int parity) {
       ptx::mbarrier_wait(&exchange.full[stage], parity);
       ptx::fence_async_shared();
-      add_tile(unit, shared + stage * kSliceStage, tile == unit.first, acc, node);
+      adder.join(shared + stage * kSliceStage);
+    };
+    await(0, 0);
+    for_tiles([&](int tile, int stage, int parity) {
+      adder.add(shared + stage * kSliceStage, tile == unit.first);
+      const int next = stage + 1 < kSliceStages ? stage + 1 : 0;
+      if (tile + kKeyTile <= unit.last) await(next, next > 0 ? parity : parity ^ 1);
+      adder.wait();
       if (threadIdx.x % 32 == 0) ptx::mbarrier_arrive(&exchange.empty[stage]);
     });
-    leave(a, work, acc, node);
+    leave(a, work, adder.acc, adder.sums);
   }
 }
 

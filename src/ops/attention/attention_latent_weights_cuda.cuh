@@ -22,6 +22,22 @@ __device__ __forceinline__ void multiply_keys(uint32_t queries, uint32_t keys, f
   ptx::pin<kKeyTile / 2>(scores[0]);
 }
 
+// A tile's maximum joins that of its piece: the piece's sums are to be multiplied by `keep`, the tile's weights by
+// `add`, two of them in BF16.
+struct Join {
+  float keep = 1;
+  uint32_t add = 0x3f803f80u;
+
+  Join() = default;
+  __device__ __forceinline__ Join(float& piece, float tile) {
+    const float all = fmaxf(piece, tile);
+    keep = mma::power(piece, all);
+    const uint32_t bits = __float_as_uint(mma::power(tile, all));
+    add = bits | bits >> 16;
+    piece = all;
+  }
+};
+
 // Weights of a tile, A fragments of m16n8k16.
 struct TileWeights {
   uint32_t fragments[kKeyTile / 16][4];
@@ -50,26 +66,20 @@ struct TileWeights {
     }
   }
 
-  // Relative to the maximum of the piece, in which that of the tile joins. What the piece has summed is to be
-  // multiplied by what is returned.
-  __device__ __forceinline__ float join(float& piece, float max, int h) {
-    const float all = fmaxf(piece, max), keep = mma::power(piece, all);
-    const uint32_t add = __float_as_uint(mma::power(max, all)), factor = add | add >> 16;
-    piece = all;
+  __device__ __forceinline__ void scale(const Join (&join)[2]) {
 #pragma unroll
     for (auto& fragment : fragments) {
-      fragment[h] = ptx::mul_bf16x2(fragment[h], factor);
-      fragment[2 + h] = ptx::mul_bf16x2(fragment[2 + h], factor);
+#pragma unroll
+      for (int i = 0; i < 4; ++i) fragment[i] = ptx::mul_bf16x2(fragment[i], join[i % 2].add);
     }
-    return keep;
   }
 
-  __device__ __forceinline__ void add_to(mma::MaxSum (&piece)[2], const float (&keep)[2]) const {
+  __device__ __forceinline__ void add_to(mma::MaxSum (&piece)[2], const Join (&join)[2]) const {
     float sum[4] = {};
 #pragma unroll
     for (const auto& fragment : fragments) ptx::mma_bf16(sum, fragment, mma::Softmax::kOnes, mma::Softmax::kOnes);
 #pragma unroll
-    for (int h = 0; h < 2; ++h) piece[h].l = fmaf(piece[h].l, keep[h], sum[2 * h]);
+    for (int h = 0; h < 2; ++h) piece[h].l = fmaf(piece[h].l, join[h].keep, sum[2 * h]);
   }
 };
 
