@@ -405,8 +405,8 @@ TEST_F(AttentionOnCuda, LatentRowsOfManyHeadsAreInABatchWhatTheyAreAlone) {
     std::fill_n(out.begin() + 5 * problem.out_size(), problem.out_size(), 0.f);
     EXPECT_TRUE(same_bits(out, problem.run(device(), Activations::kAuto, alone, true))) << shape;
   };
-  check({36, 1, 576, 512, kBf16, true}, {2150, 2048, 2047, 61});
-  check({65, 1, 576, 512, kF16, true, 0, true}, {300, 128, 63});
+  check({65, 1, 576, 512, kBf16, true, 0, true}, {2150, 2048, 2047, 61});
+  check({36, 1, 576, 512, kF16, true}, {300, 128, 63});
 }
 
 TEST_F(AttentionOnCuda, IsPureWherePiecesGrow) {
