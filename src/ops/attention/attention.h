@@ -29,7 +29,8 @@
 // m16n8k16 step:
 //   q and stored K and V are rounded to BF16 where they are wider.  S_j = mma over key_dim, ascending, from zero
 //   t_j = S_j * c with c = scale * log2(e), one FP32 product.  Pieces as above; where value_dim is above 256, twice as
-//   long, eight times where more than 32 heads share a KV head. Per tile, over the visible positions:
+//   long, four times where more than 32 heads share a KV head, eight times where more than 96. Per tile, over the
+//   visible positions:
 //     M' = max(M, ceil(max_j t_j)), an integer;  P_j = 2^fma(S_j, c, -M') (0 where not visible), rounded to BF16
 //     acc = acc * 2^(M - M') (exact), then mma(P, V, acc) over the tile's positions, ascending; l likewise, V being 1
 //   Where value_dim is above 256, weights of a tile don't depend on the tiles before. Per tile:

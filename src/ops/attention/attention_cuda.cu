@@ -64,7 +64,7 @@ class MmaCudaAttention final : public CudaOp {
  private:
   static constexpr int64_t kPartialBytes = int64_t{128} << 20;
   static constexpr int64_t kMostPieces = 65;
-  static constexpr int64_t kMostSplitRows = 32, kMostSplitPieces = 66, kSplitTiles = 8192;
+  static constexpr int64_t kMostSplitRows = 32, kMostSplitPieces = 40, kSplitTiles = 8192;
 
   struct Variant {
     MmaKernels kernels;
@@ -136,7 +136,8 @@ class MmaCudaAttention final : public CudaOp {
 
   // As attention.h has it.
   static int32_t piece_shift(const AttentionArgs& args) {
-    return args.value_dim <= 256 ? 0 : args.heads / args.kv_heads <= 32 ? 1 : 3;
+    const int64_t heads = args.heads / args.kv_heads;
+    return args.value_dim <= 256 ? 0 : heads <= 32 ? 1 : heads <= 96 ? 2 : 3;
   }
 
   Variant variant(const AttentionArgs& args, const SelectedRows& selected, const MmaKernels& kernels) {
