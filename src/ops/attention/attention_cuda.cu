@@ -107,7 +107,7 @@ class MmaCudaAttention final : public CudaOp {
            kernels.weigh, device().step(), a);
     launch(device(),
            {.grid = bounds.rows * a.geometry.tiles() * pieces * (a.slot.dims / 64),
-            .block = kernels.threads / 2,
+            .block = kernels.add_threads,
             .shared_bytes = kernels.add_shared_bytes,
             .overlap = true},
            kernels.add, device().step(), a);

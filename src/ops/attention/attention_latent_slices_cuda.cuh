@@ -24,6 +24,7 @@ inline constexpr int kSlices = kValueDim / kSlice;
 // A slice of a tile's values, its weights and maxima.
 inline constexpr int kValueBytes = kKeyTile * kSlice * 2;
 inline constexpr int kSliceStage = (kValueBytes + kTileWeightBytes + 1023) / 1024 * 1024, kSliceStages = 6;
+inline constexpr int kSliceCopiers = 2, kSliceThreads = (kSliceCopiers + 1) * kGroup;  // warpgroups; threads in all
 
 // Behind the stages.
 struct SliceExchange {
@@ -38,43 +39,45 @@ struct SliceWork {
   int64_t place;            // of the weights of the first tile
 };
 
+// A warpgroup that copies every kSliceCopiers-th tile, from the one with its own index on.
 class SliceCopier {
  public:
-  __device__ SliceCopier(const MmaAttention& a, const StepView& step, const SliceWork& work)
+  __device__ SliceCopier(const MmaAttention& a, const StepView& step, const SliceWork& work, int index)
       : keys_(paged_rows(step, span_of(step, a.selected, work.unit.entry), a.args.key, a.selected.of(work.unit.entry)),
               a.args.dtype, 0, kKeyDim, kKeyDim),
         first_(work.unit.first),
         positions_(work.unit.last + 1 - work.unit.first),
-        row_(static_cast<int>(threadIdx.x) / 8),
+        row_(static_cast<int>(threadIdx.x) % kGroup / 8),
         chunk_(static_cast<int>(threadIdx.x) % 8),
         element_(work.slice * kSlice + chunk_ * 8),
-        weights_(a.tile_weights + work.place * kTileWeightBytes) {}
+        tile_(index * kKeyTile),
+        weights_(a.tile_weights + (work.place + index) * kTileWeightBytes) {}
 
   // By all threads of the block, before any copy.
   __device__ void look_up(int32_t* rows) const {
     const bool list = keys_.rows.selected != nullptr;
     const int count = list ? positions_ : (positions_ + kPageRows - 1) / kPageRows;
-    for (int i = static_cast<int>(threadIdx.x); i < count; i += 2 * kGroup) {
+    for (int i = static_cast<int>(threadIdx.x); i < count; i += kSliceThreads) {
       const int position = list ? keys_.rows.selected[first_ + i] : first_ + i * kPageRows;
       const auto page = static_cast<int32_t>(keys_.rows.pages[position / kPageRows]);
       rows[i] = list ? page * kPageRows + position % kPageRows : page;
     }
   }
 
-  // The next tile; every thread of the warpgroup arrives at `full`, one twice.
+  // Its next tile; every thread of the warpgroup arrives at `full`, one twice.
   __device__ void copy(std::byte* stage, const int32_t* rows, uint64_t* full) {
-    if (threadIdx.x == 0) {
+    if (threadIdx.x % kGroup == 0) {
       ptx::mbarrier_arrive_expect(full, kTileWeightBytes);
       ptx::bulk_load(stage + kValueBytes, weights_, kTileWeightBytes, full);
     }
-    weights_ += kTileWeightBytes;
+    weights_ += kSliceCopiers * kTileWeightBytes;
 #pragma unroll
     for (int p = 0; p < kTilePages; ++p) {
       const int r = p * kPageRows + row_, position = tile_ + r;
       const bool live = position < positions_;
       copy_chunk(stage, mma::chunk_offset(r, chunk_, 128), live ? row(rows, position) : keys_.rows.base, live);
     }
-    tile_ += kKeyTile;
+    tile_ += kSliceCopiers * kKeyTile;
     if (keys_.direct) {
       ptx::arrive_after_copies(full);
     } else {
@@ -103,7 +106,7 @@ class SliceCopier {
   const mma::TileSource keys_;
   const int first_, positions_;
   const int row_, chunk_, element_;  // of a tile's place
-  int tile_ = 0;                     // counted from the piece's first position
+  int tile_;                         // counted from the piece's first position
   const std::byte* weights_;
 };
 

@@ -152,8 +152,9 @@ __device__ __forceinline__ bool find_slice(const MmaAttention& a, const StepView
   return true;
 }
 
-// A block for each slice of each piece of each row's tiles of heads; a warpgroup copies, one multiplies.
-__global__ void __launch_bounds__(2 * kGroup) add_kernel(const StepView* step, const __grid_constant__ MmaAttention a) {
+// A block for each slice of each piece of each row's tiles of heads; two warpgroups copy, one multiplies.
+__global__ void __launch_bounds__(kSliceThreads)
+    add_kernel(const StepView* step, const __grid_constant__ MmaAttention a) {
   WEIR_DYNAMIC_SHARED(std::byte, shared);
   auto& exchange = *reinterpret_cast<SliceExchange*>(shared + kSliceStages * kSliceStage);
   ptx::let_next_start();
@@ -168,7 +169,8 @@ __global__ void __launch_bounds__(2 * kGroup) add_kernel(const StepView* step, c
   SliceWork work;
   if (!find_slice(a, *step, work)) return;
   const AttentionWork& unit = work.unit;
-  SliceCopier copier(a, *step, work);
+  const int warpgroup = static_cast<int>(threadIdx.x) / kGroup;
+  SliceCopier copier(a, *step, work, warpgroup);
   copier.look_up(exchange.rows);
   __syncthreads();
   const auto for_tiles = [&](auto take) {
@@ -180,8 +182,9 @@ __global__ void __launch_bounds__(2 * kGroup) add_kernel(const StepView* step, c
       if (stage == 0) parity ^= 1;
     }
   };
-  if (static_cast<int>(threadIdx.x) / kGroup == 0) {
-    for_tiles([&](int, int stage, int parity) {
+  if (warpgroup < kSliceCopiers) {
+    for_tiles([&](int tile, int stage, int parity) {
+      if ((tile - unit.first) / kKeyTile % kSliceCopiers != warpgroup) return;
       ptx::mbarrier_wait(&exchange.empty[stage], parity ^ 1);
       copier.copy(shared + stage * kSliceStage, exchange.rows, &exchange.full[stage]);
     });
@@ -210,6 +213,7 @@ __global__ void __launch_bounds__(2 * kGroup) add_kernel(const StepView* step, c
 void add_split_kernels(MmaKernels& kernels) {
   kernels.weigh = latent::weigh_kernel;
   kernels.add = latent::add_kernel;
+  kernels.add_threads = latent::kSliceThreads;
   kernels.add_shared_bytes =
       latent::kSliceStages * latent::kSliceStage + static_cast<int>(sizeof(latent::SliceExchange));
   cuda::allow_shared(kernels.weigh, kernels.shared_bytes);

@@ -49,7 +49,7 @@ struct MmaKernels {
   PieceSlot slot;
   // For steps of few rows with long pieces, if there are such: the weights of all tiles, then sums of parts of pieces.
   AttentionKernel weigh = nullptr, add = nullptr;
-  int add_shared_bytes = 0;
+  int add_threads = 0, add_shared_bytes = 0;
 };
 
 // With few queries that share a KV head (one row), or many.
