@@ -296,7 +296,7 @@ bool segments_pay(CudaDevice& device, TileFormat format, const MultiplyArgs& arg
   if (rows > kSegmentRows || args.segments <= 4 || different_x(args) > 1) return false;
   if (segment_kernel(format, rows).kernel == nullptr) return false;
   const int runs = args.strips * args.segments / device.sm_count();  // segments of strips, of a multiprocessor
-  if (runs >= kSegmentWarps) return rows > 1 && runs <= (rows <= 8 ? 27 : 25);
+  if (runs >= kSegmentWarps) return rows > 4 && runs <= (rows <= 8 ? 27 : 25);
   return rows <= 8 && runs > 8 && !is_narrow(format);
 }
 
