@@ -3,6 +3,9 @@
 not explain.
 
     tools/racecheck.py build/kda_layer_cuda_test --gtest_filter='*Whole*'
+    tools/racecheck.py --kernel multiply_few --launches 8 build/moe_cuda_test --gtest_filter='*AnyNumberOfRows'
+
+The second checks the first launches of kernels whose name contains a string, and leaves the others as fast as they are.
 
 A line of that file: PROGRAM FILE TAG FUNCTION FUNCTION. It covers hazards of the program between accesses in the two
 functions (the innermost, after inlining), and only while src/FILE has the comment "racecheck TAG: ..." beside the barrier
@@ -62,11 +65,15 @@ def hazards(output):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--kernel", help="checks only kernels whose (mangled) name contains this")
+    parser.add_argument("--launches", type=int, default=0, help="and so many launches of them; 0: all")
     parser.add_argument("program")
     args, rest = parser.parse_known_args()
     known = suppressions(pathlib.Path(args.program).name)
+    selection = ["--launch-count", str(args.launches)] + (["--kernel-name", f"kns={args.kernel}"] if args.kernel else [])
     result = subprocess.run(["compute-sanitizer", "--tool", "racecheck", "--racecheck-report", "analysis", "--print-limit",
-                             "100000", "--show-backtrace", "no", args.program, *rest], capture_output=True, text=True)
+                             "100000", "--show-backtrace", "no", *selection, args.program, *rest], capture_output=True,
+                            text=True)
     output = result.stdout + result.stderr
     reports, counted = output.count("Race reported"), sum(1 for line in output.splitlines() if FIRST.search(line))
     if "COMPUTE-SANITIZER" not in output:

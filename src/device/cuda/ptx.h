@@ -87,6 +87,16 @@ WEIR_PTX uint2 load_stream(const uint2* p) {
   asm volatile("ld.global.nc.L1::no_allocate.v2.u32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "l"(p));
   return v;
 }
+// The same where `live`, else 0: without a selection behind the load, which would wait for it.
+WEIR_PTX uint2 load_stream_if(bool live, const uint2* p) {
+  uint2 v;
+  asm volatile(
+      "{ .reg .pred p; setp.ne.u32 p, %3, 0; mov.u32 %0, 0; mov.u32 %1, 0; "
+      "@p ld.global.nc.L1::no_allocate.v2.u32 {%0, %1}, [%2]; }"
+      : "=&r"(v.x), "=&r"(v.y)
+      : "l"(p), "r"(live ? 1 : 0));
+  return v;
+}
 // What is not read again soon.
 WEIR_PTX void store_stream(uint4* p, uint4 v) {
   asm volatile("st.global.cs.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(p), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w)
@@ -273,7 +283,8 @@ WEIR_PTX void bulk_load(void* to_shared, const void* from, int bytes, uint64_t* 
                "l"(from), "r"(bytes), "r"(shared_address(barrier))
                : "memory");
 }
-// Into the L2 cache alone.
+// Into the L2 cache alone: the line, or so many bytes.
+WEIR_PTX void prefetch(const void* from) { asm volatile("prefetch.global.L2 [%0];" ::"l"(from) : "memory"); }
 WEIR_PTX void bulk_prefetch(const void* from, int bytes) {
   asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
 }

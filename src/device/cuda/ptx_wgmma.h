@@ -38,6 +38,7 @@ WEIR_PTX void pin(uint32_t* operand) {
 #define WEIR_D16 WEIR_D12 ", %12, %13, %14, %15"
 #define WEIR_D24 WEIR_D16 ", %16, %17, %18, %19, %20, %21, %22, %23"
 #define WEIR_D32 WEIR_D24 ", %24, %25, %26, %27, %28, %29, %30, %31"
+#define WEIR_D40 WEIR_D32 ", %32, %33, %34, %35, %36, %37, %38, %39"
 #define WEIR_D48 WEIR_D32 ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47"
 #define WEIR_D64 WEIR_D48 ", %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
 #define WEIR_D96 WEIR_D64 ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, " \
@@ -51,6 +52,7 @@ WEIR_PTX void pin(uint32_t* operand) {
 #define WEIR_F16_ WEIR_F12_, WEIR_F4(12)
 #define WEIR_F24_ WEIR_F16_, WEIR_F4(16), WEIR_F4(20)
 #define WEIR_F32_ WEIR_F24_, WEIR_F4(24), WEIR_F4(28)
+#define WEIR_F40_ WEIR_F32_, WEIR_F4(32), WEIR_F4(36)
 #define WEIR_F48_ WEIR_F32_, WEIR_F4(32), WEIR_F4(36), WEIR_F4(40), WEIR_F4(44)
 #define WEIR_F64_ WEIR_F48_, WEIR_F4(48), WEIR_F4(52), WEIR_F4(56), WEIR_F4(60)
 #define WEIR_F96_ WEIR_F64_, WEIR_F4(64), WEIR_F4(68), WEIR_F4(72), WEIR_F4(76), WEIR_F4(80), WEIR_F4(84), WEIR_F4(88), WEIR_F4(92)
@@ -77,13 +79,14 @@ WEIR_PTX void pin(uint32_t* operand) {
 template <int kN, Major kMajorB = Major::kK>
 WEIR_PTX void wgmma_bf16(float* d, const uint32_t* a, uint64_t b_descriptor, bool accumulate = true) {
   constexpr int kTransposeB = kMajorB == Major::kMN ? 1 : 0;
-  static_assert(kN == 8 || kN == 16 || kN == 24 || kN == 32 || kN == 48 || kN == 64 || kN == 96 || kN == 128 || kN == 192 || kN == 256);
+  static_assert(kN == 8 || kN == 16 || kN == 24 || kN == 32 || kN == 48 || kN == 64 || kN == 80 || kN == 96 || kN == 128 || kN == 192 || kN == 256);
   WEIR_WGMMA(8, 4, "4", "5", "6", "7", "8", "9", "10")
   WEIR_WGMMA(16, 8, "8", "9", "10", "11", "12", "13", "14")
   WEIR_WGMMA(24, 12, "12", "13", "14", "15", "16", "17", "18")
   WEIR_WGMMA(32, 16, "16", "17", "18", "19", "20", "21", "22")
   WEIR_WGMMA(48, 24, "24", "25", "26", "27", "28", "29", "30")
   WEIR_WGMMA(64, 32, "32", "33", "34", "35", "36", "37", "38")
+  WEIR_WGMMA(80, 40, "40", "41", "42", "43", "44", "45", "46")
   WEIR_WGMMA(96, 48, "48", "49", "50", "51", "52", "53", "54")
   WEIR_WGMMA(128, 64, "64", "65", "66", "67", "68", "69", "70")
   WEIR_WGMMA(192, 96, "96", "97", "98", "99", "100", "101", "102")
@@ -120,7 +123,9 @@ WEIR_PTX void wgmma_bf16_shared(float* d, uint64_t a_descriptor, uint64_t b_desc
 #undef WEIR_F24_
 #undef WEIR_D32
 #undef WEIR_F32_
+#undef WEIR_D40
 #undef WEIR_D48
+#undef WEIR_F40_
 #undef WEIR_F48_
 #undef WEIR_D64
 #undef WEIR_F64_

@@ -29,9 +29,14 @@
 // m16n8k16 step:
 //   q and stored K and V are rounded to BF16 where they are wider.  S_j = mma over key_dim, ascending, from zero
 //   t_j = S_j * c with c = scale * log2(e), one FP32 product.  Pieces as above; where value_dim is above 256, twice as
-//   long. Per tile, over the visible positions:
+//   long, four times where more than 32 heads share a KV head, eight times where more than 96. Per tile, over the
+//   visible positions:
 //     M' = max(M, ceil(max_j t_j)), an integer;  P_j = 2^fma(S_j, c, -M') (0 where not visible), rounded to BF16
 //     acc = acc * 2^(M - M') (exact), then mma(P, V, acc) over the tile's positions, ascending; l likewise, V being 1
+//   Where value_dim is above 256, weights of a tile don't depend on the tiles before. Per tile:
+//     N = ceil(max_j t_j);  P_j = 2^fma(S_j, c, -N) (0 where not visible), rounded to BF16
+//     M' = max(M, N);  P_j = P_j * 2^(N - M'), rounded to BF16 (exact above 2^-126)
+//     acc = acc * 2^(M - M'), then mma(P, V, acc);  l = fma(l, 2^(M - M'), s) with s = mma(P, 1) from zero
 //   Merge: M' = max(M, M2); acc = fma(acc, 2^(M - M'), acc2 * 2^(M2 - M')), l likewise; a piece that shows a row
 //   nothing is left out. Pieces are merged ascending; where value_dim is above 256, 64 at a time as a binary tree over
 //   the index that they have from position 0 on (2i with 2i + 1, and so on), and the trees ascending.

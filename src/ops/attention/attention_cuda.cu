@@ -46,15 +46,15 @@ class MmaCudaAttention final : public CudaOp {
     a.merge_rows = reinterpret_cast<MergeRow*>(device().workspace());
     a.partials = reinterpret_cast<float*>(device().workspace() + row_bytes(a.args.max_rows));
     a.nodes = a.partials + a.slots * a.slot.floats();
+    a.tile_weights = reinterpret_cast<std::byte*>(a.nodes);  // there are no nodes then
+    if (splits(variant, bounds)) return enqueue_split(variant, a, bounds);
     const int64_t most_pieces = pieces(a, bounds);
     const int64_t units = bounds.rows * a.geometry.tiles() * most_pieces;
     const int64_t grid = std::min<int64_t>(units, resident(kernels));
     const bool single = longest_run(bounds) == 1 && a.selected.list == nullptr && kernels.attend_single != nullptr;
     launch(device(), {.grid = grid, .block = kernels.threads, .shared_bytes = kernels.shared_bytes, .overlap = true},
            single ? kernels.attend_single : kernels.attend, device().step(), a);
-    if (most_pieces == 1) return;
-    launch(device(), {.grid = {bounds.rows, a.args.heads}, .block = std::max(32, a.slot.dims / 4), .overlap = true},
-           kernels.merge, device().step(), a);
+    if (most_pieces > 1) merge(variant, a, bounds);
   }
 
   Cost cost(int32_t rows, int64_t position) const override {
@@ -64,11 +64,55 @@ class MmaCudaAttention final : public CudaOp {
  private:
   static constexpr int64_t kPartialBytes = int64_t{128} << 20;
   static constexpr int64_t kMostPieces = 65;
+  static constexpr int64_t kMostSplitRows = 32, kMostSplitPieces = 40, kSplitTiles = 8192;
 
   struct Variant {
     MmaKernels kernels;
     MmaAttention attention;
   };
+
+  void merge(const Variant& variant, const MmaAttention& a, const StepBounds& bounds) {
+    launch(device(), {.grid = {bounds.rows, a.args.heads}, .block = std::max(32, a.slot.dims / 4), .overlap = true},
+           variant.kernels.merge, device().step(), a);
+  }
+
+  // Most positions that a row sees, and their pieces; without a window.
+  static int64_t most_seen(const MmaAttention& a, const StepBounds& bounds) {
+    return a.selected.list != nullptr ? std::min(a.selected.top_k, bounds.longest_context) : bounds.longest_context;
+  }
+  static int64_t full_pieces(const MmaAttention& a, const StepBounds& bounds) {
+    const int64_t least = a.geometry.piece(0);
+    return std::min((most_seen(a, bounds) + least - 1) / least, (kMostPieces >> a.geometry.piece_shift) + 1);
+  }
+  static int64_t weight_tiles(const MmaAttention& a, const StepBounds& bounds) {
+    return bounds.rows * a.geometry.tiles() * ((most_seen(a, bounds) + kKeyTile - 1) / kKeyTile);
+  }
+  // Is a piece so long, and are there so few, that weights of all tiles are made first?
+  bool splits(const Variant& variant, const StepBounds& bounds) const {
+    const MmaAttention& a = variant.attention;
+    if (variant.kernels.weigh == nullptr || a.geometry.piece_shift <= 1 || a.geometry.window > 0) return false;
+    const int64_t seen = most_seen(a, bounds), piece = std::min(a.geometry.piece(seen - 1), seen);
+    if ((a.selected.list != nullptr ? piece : piece / kPagePositions) > kMostSplitEntries) return false;
+    return longest_run(bounds) == 1 && bounds.rows <= kMostSplitRows && weight_tiles(a, bounds) <= kSplitTiles &&
+           bounds.rows * a.geometry.tiles() * full_pieces(a, bounds) <= kMostSplitPieces;
+  }
+  void enqueue_split(const Variant& variant, MmaAttention a, const StepBounds& bounds) {
+    const MmaKernels& kernels = variant.kernels;
+    const int64_t pieces = full_pieces(a, bounds);
+    launch(device(),
+           {.grid = std::min(weight_tiles(a, bounds), resident(kernels)),
+            .block = kernels.threads / 2,
+            .shared_bytes = kernels.shared_bytes,
+            .overlap = true},
+           kernels.weigh, device().step(), a);
+    launch(device(),
+           {.grid = bounds.rows * a.geometry.tiles() * pieces * (a.slot.dims / 64),
+            .block = kernels.add_threads,
+            .shared_bytes = kernels.add_shared_bytes,
+            .overlap = true},
+           kernels.add, device().step(), a);
+    if (pieces > 1) merge(variant, a, bounds);
+  }
 
   static int64_t row_bytes(int64_t rows) { return (rows * static_cast<int64_t>(sizeof(MergeRow)) + 255) / 256 * 256; }
   // Do all heads of all rows begin at multiples of this many elements?
@@ -90,6 +134,12 @@ class MmaCudaAttention final : public CudaOp {
     return kMostPieces;
   }
 
+  // As attention.h has it.
+  static int32_t piece_shift(const AttentionArgs& args) {
+    const int64_t heads = args.heads / args.kv_heads;
+    return args.value_dim <= 256 ? 0 : heads <= 32 ? 1 : heads <= 96 ? 2 : 3;
+  }
+
   Variant variant(const AttentionArgs& args, const SelectedRows& selected, const MmaKernels& kernels) {
     const auto q_per_kv = static_cast<int32_t>(args.heads / args.kv_heads);
     const int32_t groups = (q_per_kv + kernels.slot.queries - 1) / kernels.slot.queries;
@@ -99,14 +149,16 @@ class MmaCudaAttention final : public CudaOp {
                                      .block_rows = kernels.slot.queries / tile_heads,
                                      .q_per_kv = q_per_kv,
                                      .kv_heads = static_cast<int32_t>(args.kv_heads),
-                                     .piece_shift = args.value_dim > 256 ? 1 : 0,
+                                     .piece_shift = piece_shift(args),
                                      .unit_logs = kernels.tree ? kMostUnitLogs : 1,
                                      .window = args.window};
     const int64_t most = args.max_rows * geometry.tiles() * kMostPieces;
     const int64_t slots =
         std::max(std::min(kPartialBytes / (kernels.slot.floats() * 4), most), resident(kernels) * kernels.workers);
     const int64_t nodes = kernels.tree ? resident(kernels) * kTreeLevels : 0;
-    device().reserve_workspace(row_bytes(args.max_rows) + (slots + nodes) * kernels.slot.floats() * 4);
+    const int64_t weight_bytes = kernels.weigh != nullptr ? kSplitTiles * kTileWeightBytes : 0;
+    const int64_t node_bytes = std::max(nodes * kernels.slot.floats() * 4, weight_bytes);
+    device().reserve_workspace(row_bytes(args.max_rows) + slots * kernels.slot.floats() * 4 + node_bytes);
     return {.kernels = kernels,
             .attention = {.args = args,
                           .selected = selected,
@@ -114,6 +166,8 @@ class MmaCudaAttention final : public CudaOp {
                           .scale2 = args.scale * 1.44269504088896341f,
                           .vectors = aligned(args.q, args.q_type, args.q_stride, args.key_dim,
                                              args.q_type == RowType::kBf16 ? 8 : 4),
+                          .out_chunks = args.out_type == RowType::kBf16 &&
+                                        aligned(args.out, args.out_type, args.out_stride, args.value_dim, 8),
                           .out_pairs = aligned(args.out, args.out_type, args.out_stride, args.value_dim, 2),
                           .slot = kernels.slot,
                           .slots = slots}};

@@ -100,7 +100,10 @@ void bench_attention(CudaDevice& device, const bench::CudaReport& report, const 
   const int layers = bench::rotation(device, bytes, 32);
   Pages pages(device, s, layers);
   const int64_t rows = static_cast<int64_t>(s.sequences) * s.rows;
+  // Latents: BF16 rows, as models have them.
+  const RowType type = s.shared ? RowType::kBf16 : RowType::kF32;
   float* const q = random_floats(device, rows * s.heads * s.key_dim);
+  if (s.shared) fill_random(device, reinterpret_cast<std::byte*>(q), rows * s.heads * s.key_dim * 2);
   float* const out = device.allocate_array<float>(rows * s.heads * s.value_dim);
   std::vector<std::unique_ptr<BoundOp>> ops;
   for (int layer = 0; layer < layers; ++layer) {
@@ -121,6 +124,8 @@ void bench_attention(CudaDevice& device, const bench::CudaReport& report, const 
                                   .q_stride = s.heads * s.key_dim,
                                   .out = out,
                                   .out_stride = s.heads * s.value_dim,
+                                  .q_type = type,
+                                  .out_type = type,
                                   .max_rows = static_cast<int32_t>(rows),
                                   .window = s.window,
                                   .activations = Activations::kAuto}));

@@ -392,6 +392,23 @@ TEST_F(AttentionOnCuda, LatentUnitsOfAnySizeGiveTheSameBits) {
   for (int64_t rows : {most / 3, most / 2, most}) EXPECT_TRUE(same_bits(last_rows(rows), alone)) << rows;
 }
 
+// Few rows of many heads: the weights of all tiles are made first. Pieces are merged, or tiles of heads differ.
+TEST_F(AttentionOnCuda, LatentRowsOfManyHeadsAreInABatchWhatTheyAreAlone) {
+  const auto check = [&](const Shape& shape, const std::vector<int64_t>& positions) {
+    Problem problem(shape, 1, positions[0] + 1);
+    Steps alone;
+    std::vector<Part> batch;
+    for (const int64_t p : positions) alone.push_back({{0, p, 1}}), batch.push_back({0, p, 1});
+    alone[1].push_back(alone[2][0]);
+    for (int i = 0; i < 33; ++i) batch.push_back({0, 5, 1});
+    std::vector<float> out = problem.run(device(), Activations::kAuto, {batch});
+    std::fill_n(out.begin() + 5 * problem.out_size(), problem.out_size(), 0.f);
+    EXPECT_TRUE(same_bits(out, problem.run(device(), Activations::kAuto, alone, true))) << shape;
+  };
+  check({65, 1, 576, 512, kBf16, true, 0, true}, {2150, 2048, 2047, 61});
+  check({36, 1, 576, 512, kF16, true}, {300, 128, 63});
+}
+
 TEST_F(AttentionOnCuda, IsPureWherePiecesGrow) {
   for (const Shape& shape :
        {Shape{4, 2, 16, 8, kBf16}, Shape{6, 1, 24, 16, kF16, true}, Shape{6, 2, 16, 8, kF32, false, 16390, true}}) {

@@ -77,6 +77,7 @@ __device__ __forceinline__ void load_queries(const MmaAttention& a, const Attent
   }
   constexpr int kParts = 3, kColumns = kKeyDim / 64 / kParts;  // columns of 64, whose loads are under way together
   const int rows = few ? kFewQueries : kQueries;
+  const uint32_t to_address = ptx::shared_address(to);
 #pragma unroll 1
   for (int i = thread; i < rows * 8 * kParts; i += threads) {
     const int n = i / 8 % rows, part = i / 8 / rows, c = i % 8;
@@ -86,15 +87,12 @@ __device__ __forceinline__ void load_queries(const MmaAttention& a, const Attent
     const uint32_t at = (few ? SpreadColumnsOf64::offset(n, c) : ColumnsOf64::offset(n, c)) +
                         static_cast<uint32_t>(part * kColumns * ColumnsOf64::kBytes);
     if (a.args.q_type == RowType::kBf16) {
-      uint4 v[kColumns] = {};
-      if (n < unit.count) {
+      const auto* q = reinterpret_cast<const uint16_t*>(a.args.q);
+      const bool live = n < unit.count;
 #pragma unroll
-        for (int k = 0; k < kColumns; ++k) {
-          v[k] = *reinterpret_cast<const uint4*>(reinterpret_cast<const uint16_t*>(a.args.q) + first + k * 64);
-        }
+      for (int k = 0; k < kColumns; ++k) {
+        ptx::copy_async16(to_address + at + k * ColumnsOf64::kBytes, live ? q + first + k * 64 : q, live);
       }
-#pragma unroll
-      for (int k = 0; k < kColumns; ++k) mma::store_chunk(at + k * ColumnsOf64::kBytes, to, v[k]);
       continue;
     }
     const float* const q = a.args.q + first;
@@ -112,6 +110,8 @@ __device__ __forceinline__ void load_queries(const MmaAttention& a, const Attent
       mma::store_chunk(at + k * ColumnsOf64::kBytes, to, eight.rounded());
     }
   }
+  ptx::commit_copies();
+  ptx::wait_copies<0>();
 }
 
 // Where thread t of a warpgroup leaves its i-th four numbers of h: those of columns 16 i + 2 (t % 4), + 1, + 8, + 9.

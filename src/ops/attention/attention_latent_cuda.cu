@@ -94,7 +94,8 @@ __global__ void __launch_bounds__(kGroup) merge_kernel(const StepView* step, con
   const int group = head / g.tile_heads, heads = min(g.tile_heads, g.q_per_kv - group * g.tile_heads);
   const int query = (static_cast<int>(row) - of.first_row) * heads + head % g.tile_heads;
   // As in an attending block: which thread has this query and four dimensions.
-  const int wgmma_row = of.queries <= kFewQueries ? query / 8 * 16 + query % 8 : query;
+  const bool few = of.queries / g.tile_heads * heads <= kFewQueries;  // the last tile can have fewer heads
+  const int wgmma_row = few ? query / 8 * 16 + query % 8 : query;
   const int half = threadIdx.x / (kGroup / 2), i = threadIdx.x / 4 % (kHalf / 16), h = wgmma_row / 8 % 2;
   const int thread = wgmma_row / 16 * 32 + wgmma_row % 8 * 4 + threadIdx.x % 4;
   const float* slot = a.partials + static_cast<int64_t>(of.unit + group * of.slots) * a.slot.floats();
@@ -160,6 +161,7 @@ MmaKernels latent_kernels() {
                      .slot = {latent::kQueries, latent::kValueDim, 2}};
   cuda::allow_shared(kernels.attend, kernels.shared_bytes);
   cuda::allow_shared(kernels.attend_single, kernels.shared_bytes);
+  add_split_kernels(kernels);
   return kernels;
 }
 

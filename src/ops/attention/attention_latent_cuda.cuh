@@ -9,7 +9,7 @@
 // the thread's numbers by fours (slot_offset), then m and l of the queries for each half.
 #pragma once
 
-#include "ops/attention/attention_latent_copy_cuda.cuh"
+#include "ops/attention/attention_latent_weights_cuda.cuh"
 
 namespace weir::latent {
 
@@ -24,61 +24,51 @@ class Weigher {
     softmax_.start_unit(a_, unit, thread_query(unit, 0), thread_query(unit, 1));
 #pragma unroll 1
     for (int tile = unit.first_tile(); tile <= unit.last; tile += kKeyTile, turn.next()) {
-      if (unit.starts_piece(tile)) softmax_.start_piece();
+      if (unit.starts_piece(tile)) piece_[0] = piece_[1] = {};
       add_tile(tile, unit.ends_piece(tile), !few_queries(unit), turn);
     }
   }
 
  private:
   __device__ void add_tile(int tile, bool ends_piece, bool both, const Turn& turn) {
+    const uint32_t keys = queries_ + kTileBytes * (1 + turn.stage());
     float scores[kKeyTile / 8][4];
-    multiply(turn, scores);
+    ptx::mbarrier_wait(&to_.full[turn.stage()], turn.parity());
+    ptx::fence_async_shared();
+    multiply_keys(queries_, keys, scores);
     softmax_.mask(tile, scores, both);
-    float scale[2];
-    uint32_t weights[kKeyTile / 16][4];
-    softmax_.weigh(scores, a_.scale2, weights, scale, both);
+    TileWeights weights;
+    float max[2];
+    weights.make(scores, a_.scale2, both, max);
+    Join join[2];
+    join[0] = Join(piece_[0].m, max[0]);
+    if (both) join[1] = Join(piece_[1].m, max[1]);
+    weights.scale(join);
+    if (ends_piece) weights.add_to(piece_, join);
     // The keys' last elements have been used by the other warps too.
     ptx::named_barrier_sync(3, kGroup);
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
-    const uint32_t to = queries_ + kTileBytes * (1 + turn.stage()) + kWeightsAt + lane / 16 * Rows8::kBytes +
-                        (warp * 16 + lane % 16) * 16;
+    const uint32_t to = keys + kWeightsAt + lane / 16 * Rows8::kBytes + (warp * 16 + lane % 16) * 16;
 #pragma unroll
-    for (int k = 0; k < kTilePages; ++k) ptx::store_matrix_x4(to + k * kPageBytes, weights[k]);
+    for (int k = 0; k < kTilePages; ++k) ptx::store_matrix_x4(to + k * kPageBytes, weights.fragments[k]);
     Exchange::Scales& scales = to_.scales[turn.stage()];
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       if (lane % 4 != 0) continue;
-      scales.scale[thread_row(h)] = scale[h];
-      if (ends_piece) scales.piece[thread_row(h)] = {softmax_.max[h], softmax_.sum[2 * h]};
+      scales.scale[thread_row(h)] = join[h].keep;
+      if (ends_piece) scales.piece[thread_row(h)] = piece_[h];
     }
     ptx::fence_async_shared();
     __syncwarp();
     if (lane == 0) ptx::mbarrier_arrive(&to_.weights_full[turn.stage()]);
-  }
-
-  __device__ void multiply(const Turn& turn, float (&scores)[kKeyTile / 8][4]) {
-    ptx::mbarrier_wait(&to_.full[turn.stage()], turn.parity());
-    ptx::fence_async_shared();
-    const uint32_t keys = queries_ + kTileBytes * (1 + turn.stage());
-    ptx::wgmma_fence();
-#pragma unroll 1
-    for (int column = 0; column < kKeyDim / 64; ++column) {
-#pragma unroll
-      for (int k = 0; k < 4; ++k) {
-        ptx::wgmma_bf16_shared<kKeyTile>(scores[0], k_major(queries_ + column * ColumnsOf64::kBytes + k * 32, 1024),
-                                         k_major(keys + column * Rows8::kColumnBytes + k * 32, Rows8::kBytes),
-                                         column + k > 0);
-      }
-    }
-    ptx::wgmma_commit();
-    ptx::wgmma_wait<0>();
-    ptx::pin<kKeyTile / 2>(scores[0]);
+    if (!ends_piece) weights.add_to(piece_, join);  // behind what others wait for
   }
 
   const MmaAttention& a_;
   uint32_t queries_;
   Exchange& to_;
-  mma::Softmax softmax_;
+  mma::Softmax softmax_;  // what the thread's queries see
+  mma::MaxSum piece_[2];
 };
 
 // --- values ---------------------------------------------------------------------------------------------------------
@@ -99,7 +89,10 @@ class Adder {
       ptx::mbarrier_wait(&from_.weights_full[turn.stage()], turn.parity());
       const Exchange::Scales& scales = from_.scales[turn.stage()];
       const bool starts_piece = unit.starts_piece(tile);
-      if (!starts_piece) rescale(scales);
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        if (!starts_piece) rescale(acc_, h, scales.scale[thread_row(h)]);
+      }
       const bool ends_piece = unit.ends_piece(tile);
       if (ends_piece) node_[0] = scales.piece[thread_row(0)], node_[1] = scales.piece[thread_row(1)];
       multiply(turn, starts_piece);
@@ -108,19 +101,6 @@ class Adder {
   }
 
  private:
-  __device__ void rescale(const Exchange::Scales& scales) {
-#pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      const float scale = scales.scale[thread_row(h)];
-      if (__all_sync(cuda::kAllLanes, scale == 1.f)) continue;
-#pragma unroll
-      for (int j = 0; j < kHalf / 8; ++j) {
-#pragma unroll
-        for (int i = 2 * h; i < 2 * h + 2; ++i) acc_[4 * j + i] *= scale;
-      }
-    }
-  }
-
   __device__ void multiply(const Turn& turn, bool starts_piece) {
     ptx::mbarrier_wait(&from_.full[turn.stage()], turn.parity());
     const uint32_t stage = stages_ + turn.stage() * kTileBytes, weights = stage + kWeightsAt;
@@ -155,36 +135,33 @@ class Adder {
   // The piece, a leaf of the tree, becomes the largest node that it ends: it takes in the nodes to its left. What lies
   // to the left of the unit is not its matter.
   __device__ void end_piece(const AttentionWork& unit, int tile, float* slot) {
-    const int piece = tile >> unit.piece_log, halves = few_queries(unit) ? 1 : 2;
+    const int piece = tile >> unit.piece_log;
     const bool last = unit.is_last(tile);
 #pragma unroll 1
     for (int level = 0; level < kTreeLevels; ++level) {
       const bool top = level == kTreeLevels - 1, right = top || (piece >> level & 1) != 0;
       const float* const left = nodes_ + level * a_.slot.floats();
-      if (right && piece >> level << level > unit.first_piece) merge(left, halves);
-      if (!last && (top || !right)) return leave(nodes_ + level * a_.slot.floats(), halves);
+      if (right && piece >> level << level > unit.first_piece) merge(left, unit);
+      if (!last && (top || !right)) return leave(nodes_ + level * a_.slot.floats(), unit);
     }
-    if (!unit.whole()) return leave(slot, halves);
+    if (!unit.whole()) return leave(slot, unit);
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      const int n = thread_query(unit, h);
-      if (h >= halves || n >= unit.count) continue;
-      const float scale = mma::out_scale(node_[h], a_.args.sinks, unit.first_head + n % unit.heads);
-      const mma::ResultRow out(a_, unit, n);
-      const int column = half_ * kHalf + thread() % 4 * 2;
-      // The addition makes zeros positive, which in a sum of other zeros could be either.
-#pragma unroll
-      for (int j = 0; j < kHalf / 8; ++j) {
-        out.store(column + 8 * j, fmaf(acc_[4 * j + 2 * h], scale, 0.f), fmaf(acc_[4 * j + 2 * h + 1], scale, 0.f));
-      }
+      if (any(unit, h)) store_out(a_, unit, h, half_ * kHalf, acc_, node_[h]);
     }
   }
 
+  // Does the warp have queries of h?
+  static __device__ bool any(const AttentionWork& unit, int h) {
+    return (h == 0 || !few_queries(unit)) &&
+           thread_query(unit, h) - static_cast<int>(threadIdx.x) % 32 / 4 < unit.count;
+  }
+
   // acc becomes what is in the slot merged with acc.
-  __device__ void merge(const float* slot, int halves) {
+  __device__ void merge(const float* slot, const AttentionWork& unit) {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      if (h >= halves) continue;
+      if (!any(unit, h)) continue;
       mma::MaxSum left = reinterpret_cast<const mma::MaxSum*>(slot + slot_sums(half_))[thread_row(h)];
       const mma::Merge merge = mma::merge(left, node_[h]);
       node_[h] = left;
@@ -209,14 +186,13 @@ class Adder {
     }
   }
 
-  __device__ void leave(float* slot, int halves) const {
+  __device__ void leave(float* slot, const AttentionWork& unit) const {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      if (h >= halves) continue;
+      if (!any(unit, h)) continue;
 #pragma unroll
       for (int i = 0; i < kHalf / 16; ++i) {
-        const float* const pair = acc_ + 8 * i + 2 * h;
-        *reinterpret_cast<float4*>(slot + slot_offset(half_, h, i, thread())) = {pair[0], pair[1], pair[4], pair[5]};
+        *reinterpret_cast<float4*>(slot + slot_offset(half_, h, i, thread())) = four(acc_ + 8 * i, h);
       }
       reinterpret_cast<mma::MaxSum*>(slot + slot_sums(half_))[thread_row(h)] = node_[h];  // the same by four threads
     }

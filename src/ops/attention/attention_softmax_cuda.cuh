@@ -71,6 +71,11 @@ class ResultRow {
     }
   }
 
+  // Eight of BF16, where MmaAttention::out_chunks.
+  __device__ __forceinline__ void store_chunk(int column, uint4 eight) const {
+    *reinterpret_cast<uint4*>(static_cast<uint16_t*>(to_) + column) = eight;
+  }
+
  private:
   void* to_;
   bool bf16_, pairs_;

@@ -93,12 +93,11 @@ class GdnLayer final : public CudaOp {
     const int64_t carry_size = layer_.heads * kStateBytes / static_cast<int64_t>(sizeof(float4));
     uint32_t* const counts = reinterpret_cast<uint32_t*>(carry + 2 * carry_size);
     device().fill(counts, 0, std::min(chunks, chunks_) * static_cast<int64_t>(sizeof(uint32_t)));
-    const int units = layer_.heads + layer_.key_heads;
     for (int first = 0, turn = 0; first < chunks; first += chunks_, ++turn) {
       const kda::ChunkRange range{first, std::min(first + chunks_, chunks)};
       const gdn::Blocks blocks{workspace, workspace + chunks_ * key_bytes(), counts,
-                               static_cast<uint32_t>(units * (turn + 1))};
-      const int64_t parts = int64_t{range.end - range.first} * units;
+                               static_cast<uint32_t>(layer_.key_heads * (turn + 1))};
+      const int64_t parts = int64_t{range.end - range.first} * layer_.key_heads;
       launch(device(),
              {.grid = std::min<int64_t>((parts + gdn::kPrepWarps - 1) / gdn::kPrepWarps,
                                         free >= serial ? free : device().sm_count()),
@@ -107,7 +106,7 @@ class GdnLayer final : public CudaOp {
              &gdn::prep, device().step(), layer_, range, blocks);
       launch(device(),
              {.grid = serial,
-              .block = kda::kSpanThreads + kda::kOutputThreads,
+              .block = gdn::kAllThreads,
               .shared_bytes = static_cast<int64_t>(sizeof(gdn::SpanShared)) + table,
               .overlap = true},
              &gdn::span, device().step(), layer_, range, blocks, carry + turn % 2 * carry_size,

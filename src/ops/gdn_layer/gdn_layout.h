@@ -30,16 +30,13 @@ static_assert(kKeyPageBytes % 64 == 0 && kValuePageBytes % 64 == 0 && kValueAnch
 inline constexpr int kKeyTile = 4096;
 inline constexpr int kQueries = kChunk * 128;  // in a tile
 inline constexpr int kKeyBlockBytes = 2 * kKeyTile;
-// Of a chunk and head: T and A T, 16 x 16 in core matrices of 8 x 8; e_i, exp(G_15 - G_j), beta, [16] each; exp(G_15);
-// v: rows of 272 bytes (no bank conflicts).
+// Of a chunk and head: T and A T, 16 x 16 in core matrices of 8 x 8; e_i, exp(G_15 - G_j), beta, exp(G_15), [16] each.
 inline constexpr int kOutputs = kChunk * kChunk * 2;
 inline constexpr int kScales = kOutputs + kChunk * kChunk * 2;
 inline constexpr int kCommits = kScales + kChunk * 4;
 inline constexpr int kBetas = kCommits + kChunk * 4;
 inline constexpr int kDecay = kBetas + kChunk * 4;
-inline constexpr int kValues = kDecay + kChunk * 4;
-inline constexpr int kValuePitch = 272;
-inline constexpr int kValueBlockBytes = kValues + kChunk * kValuePitch;
+inline constexpr int kValueBlockBytes = kDecay + kChunk * 4;
 static_assert(kValueBlockBytes % 128 == 0);
 
 }  // namespace weir::gdn

@@ -1,6 +1,6 @@
 // Spans of more than one row, first part: what needs no anchor. A warp takes one key head of a chunk, whose keys and
-// queries all heads that share them multiply with, or the values of one head. It leaves blocks (gdn_layout.h) for the
-// serial kernel, and the journal's keys, G and convolution inputs. A lane has the channels 4 lane to 4 lane + 3.
+// queries all heads that share them multiply with. It leaves blocks (gdn_layout.h) for the serial kernel, and the
+// journal's keys, G and the inputs of their convolutions. A lane has the channels 4 lane to 4 lane + 3.
 #pragma once
 
 #include "ops/gdn_layer/gdn_cuda.cuh"
@@ -70,7 +70,7 @@ class Convolution {
     }
   }
 
-  __device__ uint2 input(int row) const { return chunk_.live(row) ? load(row) : uint2{0, 0}; }
+  __device__ uint2 input(int row) const { return ptx::load_stream_if(chunk_.live(row), rows_ + row * stride_); }
 
   // The result for a row whose input is x; something finite where not live.
   __device__ float4 next(int row, uint2 x) {
@@ -103,33 +103,8 @@ class Convolution {
   uint2 earlier_[kHistory];  // oldest first
 };
 
-// Loops over rows are not unrolled as a whole: each item would run through more code than the instruction cache holds.
-// Rows are loaded ahead.
-__device__ __forceinline__ void prep_values(const PrepChunk& chunk, int head, std::byte* block, int lane) {
-  Convolution convolution(chunk, kV, head, lane);
-  constexpr int kAtOnce = 8;
-  uint2 next[kAtOnce];
-#pragma unroll
-  for (int i = 0; i < kAtOnce; ++i) next[i] = convolution.input(i);
-#pragma unroll 1
-  for (int first = 0; first < kChunk; first += kAtOnce) {
-    uint2 x[kAtOnce];
-#pragma unroll
-    for (int i = 0; i < kAtOnce; ++i) x[i] = next[i];
-    if (first + kAtOnce < kChunk) {
-#pragma unroll
-      for (int i = 0; i < kAtOnce; ++i) next[i] = convolution.input(first + kAtOnce + i);
-    }
-#pragma unroll
-    for (int i = 0; i < kAtOnce; ++i) {
-      reinterpret_cast<uint2*>(block + kValues + (first + i) * kValuePitch)[lane] =
-          kda::pack4(convolution.next(first + i, x[i]));
-    }
-  }
-  convolution.finish();
-}
-
-// Keys and queries of the chunk's rows into the tiles; 0 where a row has none.
+// Keys and queries of the chunk's rows into the tiles; 0 where a row has none. The loop over rows is not unrolled as a
+// whole: each item would run through more code than the instruction cache holds. Rows are loaded ahead.
 __device__ __forceinline__ void prep_rows(const PrepChunk& chunk, int key_head, std::byte* tiles, int lane) {
   const Layer& layer = chunk.sequence.layer;
   Convolution queries(chunk, kQ, key_head, lane), keys(chunk, kK, key_head, lane);
@@ -276,19 +251,14 @@ __global__ void __launch_bounds__(kPrepWarps * 32, 1)
   ptx::let_next_start();
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
   const kda::LongSpans spans(*step, reinterpret_cast<std::byte*>(shared + kPrepWarps));
-  const int units = layer.key_heads + layer.heads;
-  const int items = (min(range.end, spans.chunks()) - range.first) * units;
+  const int items = (min(range.end, spans.chunks()) - range.first) * layer.key_heads;
   for (int item = static_cast<int>(blockIdx.x) * kPrepWarps + warp; item < items;
        item += static_cast<int>(gridDim.x) * kPrepWarps) {
-    const int number = item / units, unit = item % units;
+    const int number = item / layer.key_heads, key_head = item % layer.key_heads;
     const kda::LongSpan& entry = spans.of(range.first + number);
     const Sequence sequence{*step, step->spans[static_cast<size_t>(entry.span)], layer};
     const PrepChunk chunk(sequence, sequence.span.anchor_position / kChunk + range.first + number - entry.first_chunk);
-    if (unit < layer.key_heads) {
-      prep_keys(chunk, unit, number, blocks, shared[warp], lane);
-    } else {
-      prep_values(chunk, unit - layer.key_heads, blocks.of_values(layer, number, unit - layer.key_heads), lane);
-    }
+    prep_keys(chunk, key_head, number, blocks, shared[warp], lane);
     finish_part(blocks.counts + number, lane);
   }
 }

@@ -1,28 +1,34 @@
 // Spans of more than one row, second part: a block for each head of each, chunk after chunk. Two warpgroups compute;
 // warp w has the value columns 16 w to 16 w + 15 of S in registers all the way: the accumulator of the commit (wgmma)
 // and, rounded, the operand of the next anchor term. Chunk rows before the span ("old") bring w from the journal. A
-// third warpgroup fetches blocks and puts outputs away.
+// third warpgroup fetches blocks and puts outputs away, a fourth makes v.
 #pragma once
 
 #include "ops/gdn_layer/gdn_prep_cuda.cuh"
-#include "ops/kda_layer/kda_span_outputs_cuda.cuh"
+#include "ops/kda_layer/kda_span_values_cuda.cuh"
 
 namespace weir::gdn {
 
 using kda::kSpanThreads;
 using kda::kSpanWarps;
 
-constexpr int kStages = 6, kAhead = 5;
-constexpr int kComputeRegisters = 208, kOutputRegisters = 88;  // of a thread: 64,512 in all
+using kda::kValueThreads;
+
+constexpr int kStages = 6, kFetched = 4;  // chunks; the latter ahead of the one that is put away
+constexpr int kAllThreads = kSpanThreads + kda::kOutputThreads + kValueThreads;
+// Of a thread that computes, and of others: 65,536 in all.
+constexpr int kComputeRegisters = 168, kOtherRegisters = 88;
 
 struct alignas(1024) SpanStage {
   std::byte keys[kKeyBlockBytes];  // swizzled operands start at multiples of 1024
-  std::byte values[kValueBlockBytes];
+  std::byte factors[kValueBlockBytes];
+  std::byte values[kChunk * kda::kValuePitch];
 };
 
 struct SpanShared {
   SpanStage stages[kStages];
   kda::Outputs outputs;
+  alignas(16) kda::ValueInputs inputs[kValueThreads / 32];
   uint64_t full[kStages], empty[kStages];
 };
 
@@ -31,26 +37,42 @@ struct SpanPart {
   Sequence sequence;
   int head;
   int first, end;
-  int block0;    // number of chunk 0 among the launch's blocks
-  int used;      // chunks that the thread block has worked on before
-  int old_rows;  // of chunk 0 and, before a boundary, all of it
-  int rows;      // of the span
+  int block0;             // number of chunk 0 among the launch's blocks
+  int used;               // chunks that the thread block has worked on before
+  int old_rows, end_row;  // rows of chunk 0 before the span; rows from there to its end
+  int chunks;             // of the span
   int64_t chunk0;
 
   __device__ SpanPart(const Sequence& of, int head_, int first_chunk, const kda::ChunkRange& range, int used_)
       : sequence(of), head(head_), block0(first_chunk - range.first), used(used_) {
     first = max(0, -block0);
-    end = min(kda::span_chunks(of.span), range.end - first_chunk);
+    chunks = kda::span_chunks(of.span);
+    end = min(chunks, range.end - first_chunk);
     old_rows = static_cast<int>(of.span.first_position - of.span.anchor_position);
-    rows = of.span.rows;
+    end_row = old_rows + of.span.rows;
     chunk0 = of.span.anchor_position / kChunk;
   }
 
   __device__ int64_t chunk(int i) const { return chunk0 + i; }
   // Rows of chunk i before the span, and before its end.
   __device__ int first_live(int i) const { return min(max(old_rows - i * kChunk, 0), kChunk); }
-  __device__ int end_live(int i) const { return min(old_rows + rows - i * kChunk, kChunk); }
+  __device__ int end_live(int i) const { return min(end_row - i * kChunk, kChunk); }
+  __device__ bool live(int row) const { return row >= old_rows && row < end_row; }  // counted from chunk 0's first
   __device__ int use(int i) const { return used + i - first; }
+
+  // As kda::SpanPart's.
+  __device__ const SpanView& span() const { return sequence.span; }
+  __device__ const PageId* pages() const { return sequence.span.pages[sequence.layer.journal.group].data() + chunk0; }
+  __device__ kda::ValueSource values() const {
+    const Layer& layer = sequence.layer;
+    return {layer.qkv.data + (sequence.span.first_row - old_rows) * layer.qkv.stride + layer.channel(kV, head),
+            static_cast<int>(layer.qkv.stride), sequence.taps(kV, head)};
+  }
+  __device__ const uint16_t* stored_value(int row) const {
+    return sequence.stored_input(kV, head, sequence.span.anchor_position + row);
+  }
+  __device__ uint16_t* kept_value(int i, int row) const { return sequence.page(chunk(i)).inputs(kV, head, row); }
+  __device__ uint16_t* value_window(SlotId slot, int row) const { return sequence.anchor(slot).window(kV, head, row); }
 };
 
 // S in a thread: s[8 k + 4 h + e], e = 0, 1, is value column g, channel 16 k + 8 h + 2 c + e; s[8 k + 4 h + 2 + e] the
@@ -101,56 +123,77 @@ __device__ inline int wait_for_blocks(const Blocks& blocks, int first, int end, 
   }
 }
 
-// The blocks of a part's chunks, by one warp; the kernel that makes them may still be running.
+// The blocks of a part's chunks, by a warp, in order; the kernel that makes them may still be running.
 class BlockFetch {
  public:
-  __device__ BlockFetch(const SpanPart& part, const Blocks& blocks)
-      : part_(part), blocks_(blocks), ready_(part.first) {}
+  __device__ BlockFetch(SpanShared& shared, const SpanPart& part, const Blocks& blocks)
+      : shared_(shared), part_(part), blocks_(blocks), ready_(part.first) {
+    const Layer& layer = part.sequence.layer;
+    const int number = part.block0 + part.first;
+    keys_ = blocks.of_keys(layer, number, layer.key_head(part.head));
+    factors_ = blocks.of_values(layer, number, part.head);
+  }
 
-  // Chunk i's, when its stage is free; in order.
-  __device__ void fetch(SpanShared& shared, int i, int lane) {
+  // Chunk i's, when its stage is free.
+  __device__ void fetch(int i, int lane) {
     const Layer& layer = part_.sequence.layer;
-    const int number = part_.block0 + i, use = part_.use(i), stage = use % kStages;
+    const int use = part_.use(i), stage = use % kStages;
     if (i == ready_) {
-      ready_ += wait_for_blocks(blocks_, number, part_.block0 + part_.end, lane);
+      ready_ += wait_for_blocks(blocks_, part_.block0 + i, part_.block0 + part_.end, lane);
       __syncwarp();
       ptx::fence_async_global();
     }
     if (lane == 0) {
       // racecheck stages: what is written to a stage follows all reads of the chunk that had it, by `empty`; `full`
       // hands it over.
-      ptx::mbarrier_wait(&shared.empty[stage], (use / kStages + 1) % 2);
-      ptx::mbarrier_arrive_expect(&shared.full[stage], kKeyBlockBytes + kValueBlockBytes);
-      ptx::bulk_load(shared.stages[stage].keys, blocks_.of_keys(layer, number, layer.key_head(part_.head)),
-                     kKeyBlockBytes, &shared.full[stage]);
-      ptx::bulk_load(shared.stages[stage].values, blocks_.of_values(layer, number, part_.head), kValueBlockBytes,
-                     &shared.full[stage]);
+      uint64_t* const full = &shared_.full[stage];
+      ptx::mbarrier_wait(&shared_.empty[stage], (use / kStages + 1) % 2);
+      ptx::mbarrier_arrive_expect(full, kKeyBlockBytes + kValueBlockBytes);
+      ptx::bulk_load(shared_.stages[stage].keys, keys_, kKeyBlockBytes, full);
+      ptx::bulk_load(shared_.stages[stage].factors, factors_, kValueBlockBytes, full);
     }
+    keys_ += int64_t{layer.key_heads} * kKeyBlockBytes;
+    factors_ += int64_t{layer.heads} * kValueBlockBytes;
     __syncwarp();
   }
 
  private:
+  SpanShared& shared_;
   const SpanPart& part_;
   const Blocks& blocks_;
-  int ready_;  // chunks before this one have their blocks
+  const std::byte *keys_, *factors_;  // of the next chunk
+  int ready_;                         // chunks before this one have their blocks
 };
+
+// By the fourth warpgroup.
+__device__ __forceinline__ void run_values(SpanShared& shared, const SpanPart& part) {
+  const int thread = static_cast<int>(threadIdx.x) % kValueThreads, lane = thread % 32;
+  kda::ValueRows<SpanPart> values(part, shared.inputs[thread / 32], thread / 32, lane);
+  for (int i = part.first; i < part.end; ++i) {
+    const int use = part.use(i), stage = use % kStages;
+    ptx::mbarrier_wait(&shared.empty[stage], (use / kStages + 1) % 2);
+    __syncwarp();
+    values.store(shared.stages[stage].values, i);
+    __syncwarp();
+    if (lane == 0) ptx::mbarrier_arrive(&shared.full[stage]);
+  }
+}
 
 // By the third warpgroup.
 __device__ __forceinline__ void run_outputs(SpanShared& shared, const SpanPart& part, const Blocks& blocks) {
   const int thread = static_cast<int>(threadIdx.x) - kSpanThreads, warp = thread / 32, lane = thread % 32;
-  BlockFetch blocks_of(part, blocks);
+  BlockFetch blocks_of(shared, part, blocks);
   if (warp == 0) {
-    for (int i = part.first; i < part.end && i < part.first + kAhead; ++i) blocks_of.fetch(shared, i, lane);
+    for (int i = part.first; i < part.end && i < part.first + kFetched; ++i) blocks_of.fetch(i, lane);
   }
   const Layer& layer = part.sequence.layer;
   const int64_t row0 = part.sequence.span.first_row - part.old_rows, x = part.head * kDim;
-  kda::OutputRows<true> rows(
-      {layer.gate.data + row0 * layer.gate.stride + x, layer.out + row0 * layer.out_stride + x, layer.gate.stride,
-       layer.out_stride, part.old_rows, part.old_rows + part.rows, layer.norm_eps},
-      warp, lane);
+  kda::OutputRows<true> rows({layer.gate.data + row0 * layer.gate.stride + x, layer.out + row0 * layer.out_stride + x,
+                              layer.gate.stride, layer.out_stride, part.old_rows, part.end_row, layer.norm_eps},
+                             warp, lane);
   rows.begin(part.first, part.end);
   for (int i = part.first; i < part.end; ++i) {
-    if (warp == 0 && i + kAhead < part.end) blocks_of.fetch(shared, i + kAhead, lane);
+    if (warp == 0 && i + kFetched < part.end) blocks_of.fetch(i + kFetched, lane);
     rows.put_away(shared.outputs, part.use(i), i, part.end);
   }
 }
@@ -167,19 +210,13 @@ __device__ __forceinline__ void run_part(SpanShared& shared, const SpanPart& par
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32, g = lane / 4,
             c = lane % 4;
   const Sequence& sequence = part.sequence;
-  const PageId* const pages = sequence.span.pages[sequence.layer.journal.group].data() + part.chunk0;
-  const std::span<const AnchorWrite> writes = sequence.span.anchor_writes;
-  size_t write = 0;
-  while (write < writes.size() && writes[write].position <= part.chunk(part.first) * kChunk) ++write;
-  const auto chunk_of_write = [&] {
-    return write < writes.size() ? static_cast<int>(writes[write].position / kChunk - part.chunk0) : -1;
-  };
-  int wanted = chunk_of_write();  // before which an anchor is to be stored
+  const PageId* const pages = part.pages();
+  kda::AnchorWrites<SpanPart> writes(part);
   PageId next_page = pages[part.first];
   for (int i = part.first; i < part.end; ++i) {
     const int use = part.use(i), stage = use % kStages, first = part.first_live(i), end = part.end_live(i);
-    const std::byte* const values = shared.stages[stage].values;
-    const auto row_numbers = [&](int at) { return reinterpret_cast<const float*>(values + at); };
+    const std::byte* const factors = shared.stages[stage].factors;
+    const auto row_numbers = [&](int at) { return reinterpret_cast<const float*>(factors + at); };
     const uint32_t keys = ptx::shared_address(shared.stages[stage].keys);
     ptx::mbarrier_wait(&shared.full[stage], (use / kStages) & 1);
     __syncwarp();
@@ -219,7 +256,8 @@ __device__ __forceinline__ void run_part(SpanShared& shared, const SpanPart& par
 #pragma unroll
     for (int r = 0; r < 4; ++r) {
       const uint16_t* v =
-          reinterpret_cast<const uint16_t*>(values + kValues + lane_row(r, c) * kValuePitch) + warp * 16 + g;
+          reinterpret_cast<const uint16_t*>(shared.stages[stage].values + lane_row(r, c) * kda::kValuePitch) +
+          warp * 16 + g;
       a[r][0] = low_bf16(v[0]);
       a[r][1] = low_bf16(v[8]);
     }
@@ -234,7 +272,7 @@ __device__ __forceinline__ void run_part(SpanShared& shared, const SpanPart& par
       o[at] = scale[r] * p[8 + at];
       o[at + 2] = scale[r] * p[8 + at + 2];
     }
-    if (first > 0) {
+    if (first > 0) [[unlikely]] {
       const Page page = sequence.page(part.chunk(i));
 #pragma unroll
       for (int r = 0; r < 4; ++r) {
@@ -250,9 +288,9 @@ __device__ __forceinline__ void run_part(SpanShared& shared, const SpanPart& par
     for (int x = 0; x < 4; ++x) w[x] = pack_bf16(a[x / 2 * 2][x % 2], a[x / 2 * 2 + 1][x % 2]);
     float sums[8];
     ptx::wgmma_fence();
-    ptx::wgmma_bf16<16>(sums, w, core_matrices(values), false);
+    ptx::wgmma_bf16<16>(sums, w, core_matrices(factors), false);
     ptx::wgmma_commit();
-    ptx::wgmma_bf16<16>(o, w, core_matrices(values + kOutputs));
+    ptx::wgmma_bf16<16>(o, w, core_matrices(factors + kOutputs));
     ptx::wgmma_commit();
     ptx::wgmma_wait<1>();
     ptx::pin<8>(sums);
@@ -267,7 +305,7 @@ __device__ __forceinline__ void run_part(SpanShared& shared, const SpanPart& par
     ptx::wgmma_wait<1>();
     ptx::pin<8>(o);
     shared.outputs.put(o, use, warp, lane);
-    if (page_id != kNoPage) {
+    if (page_id != kNoPage) [[unlikely]] {
       const Page page = sequence.page(part.chunk(i));
 #pragma unroll
       for (int r = 0; r < 4; ++r) {
@@ -282,10 +320,8 @@ __device__ __forceinline__ void run_part(SpanShared& shared, const SpanPart& par
     ptx::pin<64>(s);
     __syncwarp();
     if (lane == 0) ptx::mbarrier_arrive(&shared.empty[stage]);
-    if (wanted == i + 1) {
-      store_planes(s, sequence.anchor(writes[write].slot).planes(part.head) + warp * kda::kPlaneColumns + lane);
-      ++write;
-      wanted = chunk_of_write();
+    if (const Anchor anchor = sequence.anchor(writes.take(i + 1))) [[unlikely]] {
+      store_planes(s, anchor.planes(part.head) + warp * kda::kPlaneColumns + lane);
     }
   }
 }
@@ -307,16 +343,15 @@ __device__ __forceinline__ void for_parts(const StepView* step, const Layer& lay
 }
 
 // carry: S of a span that the launch before or after works on too, [head][64 KB].
-__global__ void __launch_bounds__(kSpanThreads + kda::kOutputThreads, 1)
-    span(const StepView* step, Layer layer, kda::ChunkRange range, Blocks blocks, const float4* carry_in,
-         float4* carry_out) {
+__global__ void __launch_bounds__(kAllThreads, 1) span(const StepView* step, Layer layer, kda::ChunkRange range,
+                                                       Blocks blocks, const float4* carry_in, float4* carry_out) {
   WEIR_DYNAMIC_SHARED(SpanShared, memory);
   SpanShared& shared = *memory;
   const int thread = static_cast<int>(threadIdx.x);
   const kda::LongSpans spans(*step, reinterpret_cast<std::byte*>(memory + 1));
   if (thread == 0) {
     for (int i = 0; i < kStages; ++i) {
-      ptx::mbarrier_init(&shared.full[i], 1);
+      ptx::mbarrier_init(&shared.full[i], 1 + kValueThreads / 32);
       ptx::mbarrier_init(&shared.empty[i], kSpanWarps);
     }
     shared.outputs.init();
@@ -325,8 +360,12 @@ __global__ void __launch_bounds__(kSpanThreads + kda::kOutputThreads, 1)
   if (thread < kDim) shared.outputs.norm_weight[thread] = layer.norm_weight[thread];
   __syncthreads();
   if (thread >= kSpanThreads) {
-    ptx::lower_registers<kOutputRegisters>();
-    for_parts(step, layer, range, spans, [&](const SpanPart& part) { run_outputs(shared, part, blocks); });
+    ptx::lower_registers<kOtherRegisters>();
+    if (thread < kSpanThreads + kda::kOutputThreads) {
+      for_parts(step, layer, range, spans, [&](const SpanPart& part) { run_outputs(shared, part, blocks); });
+    } else {
+      for_parts(step, layer, range, spans, [&](const SpanPart& part) { run_values(shared, part); });
+    }
   } else {
     ptx::raise_registers<kComputeRegisters>();
     for_parts(step, layer, range, spans, [&](const SpanPart& part) {
@@ -339,7 +378,7 @@ __global__ void __launch_bounds__(kSpanThreads + kda::kOutputThreads, 1)
         load_carry(s, carry_in + part.head * kCarry);
       }
       run_part(shared, part, s);
-      if (part.end < kda::span_chunks(part.sequence.span)) store_carry(s, carry_out + part.head * kCarry);
+      if (part.end < part.chunks) store_carry(s, carry_out + part.head * kCarry);
     });
   }
   ptx::wait_for_previous();  // whoever comes next waits for this kernel alone

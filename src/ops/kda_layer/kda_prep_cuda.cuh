@@ -55,7 +55,7 @@ __device__ __forceinline__ void prep_chunk(const PrepChunk& chunk, PrepStreams& 
   const float4 total = prep_rows<kBounded, kPlain>(chunk, streams, lane, operands);
   reinterpret_cast<float4*>(block.data + kBlockDecay)[lane] = exp2_4(total);
   __syncwarp();
-  if (!kBounded && !is_moderate(total)) {
+  if (!kBounded && !is_moderate(total)) [[unlikely]] {
     prep_steep(chunk, streams.weights, block, beta_logit, lane);
     return;
   }
@@ -124,12 +124,12 @@ __global__ void __launch_bounds__(kPrepThreads, 1)
       const SpanView& span = step->spans[static_cast<size_t>(entry.span)];
       PrepChunk chunk({*step, span, layer, head}, span.anchor_position / kChunk + number - entry.first_chunk);
       if (number + 1 == last) chunk.beyond = chunk.end;
-      if (!goes_on) {
+      if (!goes_on) [[unlikely]] {
         streams.begin(chunk, lane);
         wanted = chunk.head.next_write(chunk.start + kChunk);
       }
       goes_on = chunk.beyond > kChunk;
-      if (chunk.is_plain()) {
+      if (chunk.is_plain()) [[likely]] {
         prep_chunk<kBounded, true>(chunk, streams, block, sender, lane);
       } else {
         prep_chunk<kBounded, false>(chunk, streams, block, sender, lane);

@@ -37,7 +37,7 @@ struct RowStream {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const bool live = row + i >= chunk.first && row + i < chunk.beyond;
-      x[i] = live ? ptx::load_stream(at + i * stride) : uint2{0, 0};
+      x[i] = ptx::load_stream_if(live, at + i * stride);
     }
   }
 };

@@ -1,15 +1,15 @@
 // Spans of more than one row, second part: a block for each head of each, chunk after chunk. Two warpgroups compute;
 // warp w has the value columns 16 w to 16 w + 15 of S in registers all the way: the accumulator of the commit (wgmma)
 // and, rounded, the operand of the next anchor term. Chunk rows before the span ("old") bring w from the journal. A
-// third warpgroup puts outputs away, a fourth fetches blocks and makes v.
+// third warpgroup fetches blocks and puts outputs away, a fourth makes v.
 #pragma once
 
 #include "ops/kda_layer/kda_span_values_cuda.cuh"
 
 namespace weir::kda {
 
-constexpr int kStages = 6;
-constexpr int kValueThreads = 4 * 32, kAllThreads = kSpanThreads + kOutputThreads + kValueThreads;
+constexpr int kStages = 6, kFetched = 4;  // chunks; the latter ahead of the one that is put away
+constexpr int kAllThreads = kSpanThreads + kOutputThreads + kValueThreads;
 // Of a thread that computes, and of others: 65,536 in all.
 constexpr int kSpanRegisters = 168, kOtherRegisters = 88;
 
@@ -37,55 +37,66 @@ __device__ inline int take_flags(uint32_t* flags, int most, int lane) {
   }
 }
 
-// Blocks and values of a part's chunks, by the fourth warpgroup.
-class StageFiller {
+// The blocks of a part's chunks, by a warp; in order.
+class BlockFetch {
  public:
-  __device__ StageFiller(SpanShared& shared, const SpanPart& part, const Blocks& blocks)
+  __device__ BlockFetch(SpanShared& shared, const SpanPart& part, const Blocks& blocks)
       : shared_(shared),
         part_(part),
-        blocks_(blocks),
-        thread_(static_cast<int>(threadIdx.x) % kValueThreads),
-        ready_(part.first),
-        values_(part, shared.inputs[thread_ / 32], thread_ / 32, thread_ % 32) {}
+        flags_(blocks.flag(part.block0, part.head.head)),
+        from_(blocks.at(part.block0 + part.first, part.head.head)),
+        pitch_(int64_t{blocks.heads} * kBlockBytes),
+        ready_(part.first) {}
 
-  __device__ void run() {
-    for (int i = part_.first; i < part_.end; ++i) fill(i);
+  // Chunk i's, when its stage is free.
+  __device__ void fetch(int i, int lane) {
+    const int use = part_.use(i), stage = use % kStages;
+    if (i == ready_) {
+      ready_ += take_flags(flags_ + i, part_.end - i, lane);
+      __syncwarp();
+      ptx::fence_async_global();
+    }
+    if (lane == 0) {
+      // racecheck stages: what is written to a stage follows all reads of the chunk that had it, by `empty`; `full`
+      // hands it over.
+      ptx::mbarrier_wait(&shared_.empty[stage], (use / kStages + 1) % 2);
+      ptx::mbarrier_arrive_expect(&shared_.full[stage], kBlockBytes);
+      ptx::bulk_load(shared_.stages[stage].block, from_, kBlockBytes, &shared_.full[stage]);
+    }
+    from_ += pitch_;
+    __syncwarp();
   }
 
  private:
-  __device__ void fill(int i) {
-    const int use = part_.use(i), number = use % kStages, head = part_.head.head, lane = thread_ % 32;
-    SpanStage& stage = shared_.stages[number];
-    // racecheck stages: what is written to a stage follows all reads of the chunk that had it, by `empty`; `full` hands
-    // it over.
-    ptx::mbarrier_wait(&shared_.empty[number], (use / kStages + 1) % 2);
-    if (thread_ < 32) {
-      if (i == ready_) {
-        ready_ += take_flags(blocks_.flag(part_.block0 + i, head), part_.end - i, lane);
-        __syncwarp();
-        ptx::fence_async_global();
-      }
-      if (lane == 0) {
-        ptx::mbarrier_arrive_expect(&shared_.full[number], kBlockBytes);
-        ptx::bulk_load(stage.block, blocks_.at(part_.block0 + i, head), kBlockBytes, &shared_.full[number]);
-      }
-    }
-    __syncwarp();
-    values_.store(stage.values, i);
-    __syncwarp();
-    if (lane == 0) ptx::mbarrier_arrive(&shared_.full[number]);
-  }
-
   SpanShared& shared_;
   const SpanPart& part_;
-  const Blocks& blocks_;
-  int thread_, ready_;  // chunks before `ready_` have their blocks
-  ValueRows values_;
+  uint32_t* flags_;  // from chunk 0 on
+  const std::byte* from_;
+  int64_t pitch_;
+  int ready_;  // chunks before this one have their blocks
 };
 
+// By the fourth warpgroup.
+__device__ __forceinline__ void run_values(SpanShared& shared, const SpanPart& part) {
+  const int thread = static_cast<int>(threadIdx.x) % kValueThreads, lane = thread % 32;
+  ValueRows<SpanPart> values(part, shared.inputs[thread / 32], thread / 32, lane);
+  for (int i = part.first; i < part.end; ++i) {
+    const int use = part.use(i), stage = use % kStages;
+    ptx::mbarrier_wait(&shared.empty[stage], (use / kStages + 1) % 2);
+    __syncwarp();
+    values.store(shared.stages[stage].values, i);
+    __syncwarp();
+    if (lane == 0) ptx::mbarrier_arrive(&shared.full[stage]);
+  }
+}
+
 // By the third warpgroup.
-__device__ __forceinline__ void run_outputs(SpanShared& shared, const SpanPart& part) {
+__device__ __forceinline__ void run_outputs(SpanShared& shared, const SpanPart& part, const Blocks& blocks) {
   const int thread = static_cast<int>(threadIdx.x) - kSpanThreads, warp = thread / 32, lane = thread % 32;
+  BlockFetch blocks_of(shared, part, blocks);
+  if (warp == 0) {
+    for (int i = part.first; i < part.end && i < part.first + kFetched; ++i) blocks_of.fetch(i, lane);
+  }
   const Layer& layer = part.head.layer;
   const int64_t row0 = part.head.span.first_row - part.old_rows, x = part.head.head * kDim;
   OutputRows<false> rows({layer.gate.data + row0 * layer.gate.stride + x, layer.out + row0 * layer.out_stride + x,
@@ -93,6 +104,7 @@ __device__ __forceinline__ void run_outputs(SpanShared& shared, const SpanPart& 
                          warp, lane);
   rows.begin(part.first, part.end);
   for (int i = part.first; i < part.end; ++i) {
+    if (warp == 0 && i + kFetched < part.end) blocks_of.fetch(i + kFetched, lane);
     rows.put_away(shared.outputs, part.use(i), i, part.end);
   }
 }
@@ -108,8 +120,8 @@ __device__ __forceinline__ uint64_t core_matrices(uint32_t address) {
 __device__ __forceinline__ void run_part(SpanShared& shared, const SpanPart& part, float* s) {
   const int thread = static_cast<int>(threadIdx.x), warp = thread / 32, lane = thread % 32, g = lane / 4, c = lane % 4;
   const Head& head = part.head;
-  const PageId* const pages = head.span.pages[head.layer.journal.group].data() + part.chunk(0);  // by chunk of the span
-  AnchorWrites writes(part);
+  const PageId* const pages = part.pages();
+  AnchorWrites<SpanPart> writes(part);
   PageId next_page = pages[part.first];
   for (int i = part.first; i < part.end; ++i) {
     const int use = part.use(i), stage = use % kStages, first = part.first_live(i), end = part.end_live(i);
@@ -162,7 +174,7 @@ __device__ __forceinline__ void run_part(SpanShared& shared, const SpanPart& par
     }
 #pragma unroll
     for (int x = 0; x < 8; ++x) o[x] = p[8 + x];
-    if (first > 0) {
+    if (first > 0) [[unlikely]] {
       const Page page = head.page(part.chunk(i));
 #pragma unroll
       for (int r = 0; r < 4; ++r) {
@@ -193,7 +205,7 @@ __device__ __forceinline__ void run_part(SpanShared& shared, const SpanPart& par
     ptx::wgmma_wait<1>();
     ptx::pin<8>(o);
     shared.outputs.put(o, use, warp, lane);
-    if (page_id != kNoPage) {
+    if (page_id != kNoPage) [[unlikely]] {
       const Page page = head.page(part.chunk(i));
 #pragma unroll
       for (int r = 0; r < 4; ++r) {
@@ -208,7 +220,8 @@ __device__ __forceinline__ void run_part(SpanShared& shared, const SpanPart& par
     ptx::pin<64>(s);
     __syncwarp();
     if (lane == 0) ptx::mbarrier_arrive(&shared.empty[stage]);
-    if (const Anchor anchor = writes.take(i + 1)) store_anchor(s, anchor, warp, lane);
+    if (const Anchor anchor = head.anchor(writes.take(i + 1))) [[unlikely]]
+      store_anchor(s, anchor, warp, lane);
   }
 }
 
@@ -249,10 +262,9 @@ __global__ void __launch_bounds__(kAllThreads, 1) span(const StepView* step, Lay
   if (thread >= kSpanThreads) {
     ptx::lower_registers<kOtherRegisters>();
     if (thread < kSpanThreads + kOutputThreads) {
-      for_parts(step, layer, range, spans, blocks, [&](const SpanPart& part) { run_outputs(shared, part); });
+      for_parts(step, layer, range, spans, blocks, [&](const SpanPart& part) { run_outputs(shared, part, blocks); });
     } else {
-      for_parts(step, layer, range, spans, blocks,
-                [&](const SpanPart& part) { StageFiller(shared, part, blocks).run(); });
+      for_parts(step, layer, range, spans, blocks, [&](const SpanPart& part) { run_values(shared, part); });
     }
   } else {
     ptx::raise_registers<kSpanRegisters>();

@@ -86,9 +86,8 @@ class OutputRows {
       ptx::store_stream(to + 1, uint4{y[4], y[5], y[6], y[7]});
     }
     gates_ = load_gates(i + 1, end);
-    // (GDN's warp also fetches blocks: lanes ask one after the other, for which it has no time.)
-    if (const int later = i + kPrefetched; !kSilu && lane < 4 && later < end && live(later)) {
-      ptx::bulk_prefetch(place_.gate + later * kChunk * place_.gate_stride, kRowBytes);
+    if (const int later = i + kPrefetched; later < end && live(later)) {
+      ptx::prefetch(place_.gate + later * kChunk * place_.gate_stride);
     }
   }
 

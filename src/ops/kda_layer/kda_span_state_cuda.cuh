@@ -6,6 +6,13 @@
 
 namespace weir::kda {
 
+// Where inputs of v's convolution are: of chunk 0's first row on; and its taps.
+struct ValueSource {
+  const uint16_t* rows;
+  int stride;
+  const float4* taps;
+};
+
 // The part of a span that a launch works on; chunks are counted from the span's first.
 struct SpanPart {
   Head head;
@@ -31,6 +38,22 @@ struct SpanPart {
   __device__ int end_live(int i) const { return min(end_row - i * kChunk, kChunk); }
   __device__ bool live(int row) const { return row >= old_rows && row < end_row; }  // counted from chunk 0's first
   __device__ int use(int i) const { return used + i - first; }
+
+  __device__ const SpanView& span() const { return head.span; }
+  __device__ const PageId* pages() const {  // from chunk 0 on
+    return head.span.pages[head.layer.journal.group].data() + chunk(0);
+  }
+  __device__ ValueSource values() const {
+    const Rows& rows = head.layer.inputs[kV];
+    return {rows.data + (head.span.first_row - old_rows) * rows.stride + head.head * kDim,
+            static_cast<int>(rows.stride), reinterpret_cast<const float4*>(head.layer.conv[kV]) + head.head * kDim};
+  }
+  // One from before the span, of the row with this number counted from chunk 0's first; null: before the sequence.
+  __device__ const uint16_t* stored_value(int row) const {
+    return head.stored_input(kV, head.span.anchor_position + row);
+  }
+  __device__ uint16_t* kept_value(int i, int row) const { return head.page(chunk(i)).inputs(kV, row); }
+  __device__ uint16_t* value_window(SlotId slot, int row) const { return head.anchor(slot).window(kV, row); }
 };
 
 // Of S in a thread: s[8 k + 4 h + e], e = 0, 1, is row (value column) g, channel 16 k + 4 c + 2 h + e; s[8 k + 4 h + 2
@@ -75,31 +98,33 @@ __device__ __forceinline__ void store_carry(const float* s, float4* carry) {
 }
 
 // The anchors that a step writes within a part, in order.
+template <class Part>
 class AnchorWrites {
  public:
-  __device__ AnchorWrites(const SpanPart& part) : part_(part) {
+  __device__ AnchorWrites(const Part& part) : part_(part) {
     do {
       advance();
     } while (next_ <= part.first);
   }
-  // Where the anchor before chunk i goes, when it is wanted; asked for in order.
-  __device__ Anchor take(int i) {
-    if (i != next_) return {};
-    const Anchor anchor = part_.head.anchor(part_.head.span.anchor_writes[index_].slot);
+  // Where the anchor before chunk i goes; kZeroAnchor: it isn't wanted. Asked for in order.
+  __device__ SlotId take(int i) {
+    if (i != next_) [[likely]]
+      return kZeroAnchor;
+    const SlotId slot = part_.span().anchor_writes[index_].slot;
     advance();
-    return anchor;
+    return slot;
   }
 
  private:
   __device__ void advance() {
-    const std::span<const AnchorWrite>& writes = part_.head.span.anchor_writes;
+    const std::span<const AnchorWrite>& writes = part_.span().anchor_writes;
     ++index_;
     next_ = index_ < static_cast<int>(writes.size())
                 ? static_cast<int>(writes[static_cast<size_t>(index_)].position / kChunk - part_.chunk(0))
                 : part_.chunks + 1;
   }
 
-  const SpanPart& part_;
+  const Part& part_;
   int index_ = -1, next_ = 0;  // the chunk that it stands before; beyond the end when there is none
 };
 

@@ -1,33 +1,29 @@
-// v of a chunk: the convolution of its inputs, by a warpgroup of the serial kernel. Warp w has the rows 4 w to 4 w + 3,
-// a lane the channels 4 lane to 4 lane + 3. Inputs are on their way to shared memory some chunks ahead; each warp
-// copies those that it reads.
+// v of a chunk: the convolution of its inputs, by a warpgroup of the serial kernels of KDA and GDN layers. Warp w has
+// the rows 4 w to 4 w + 3, a lane the channels 4 lane to 4 lane + 3. Inputs are on their way to shared memory some
+// chunks ahead; each warp copies those that it reads.
 #pragma once
 
 #include "ops/kda_layer/kda_span_state_cuda.cuh"
 
 namespace weir::kda {
 
+constexpr int kValueThreads = 4 * 32;
 constexpr int kInputsAhead = 4;                           // chunks
 constexpr int kInputRows = 4 + kHistory;                  // that a warp reads
 using ValueInputs = uint2[kInputsAhead][kInputRows][32];  // of a warp
 
+// Part: see SpanPart.
+template <class Part>
 class ValueRows {
  public:
-  __device__ ValueRows(const SpanPart& part, ValueInputs& inputs, int warp, int lane)
-      : part_(part),
-        writes_(part),
-        inputs_(inputs),
-        warp_(warp),
-        lane_(lane),
-        stride_(static_cast<int>(part.head.layer.inputs[kV].stride)) {
-    const Head& head = part.head;
-    next_ = head.layer.inputs[kV].data +
-            (head.span.first_row - part.old_rows + first_row(part.first) + lane / 16) * int64_t{stride_} +
-            head.head * kDim + lane % 16 * 8;
-    const float4* taps = reinterpret_cast<const float4*>(head.layer.conv[kV]) + head.head * kDim + 4 * lane;
+  __device__ ValueRows(const Part& part, ValueInputs& inputs, int warp, int lane)
+      : part_(part), writes_(part), inputs_(inputs), warp_(warp), lane_(lane) {
+    const ValueSource source = part.values();
+    stride_ = source.stride;
+    next_ = source.rows + (first_row(part.first) + lane / 16) * int64_t{stride_} + lane % 16 * 8;
 #pragma unroll
-    for (int i = 0; i < 4; ++i) taps_[i] = taps[i];
-    pages_ = head.span.pages[head.layer.journal.group].data() + part.chunk(0);
+    for (int i = 0; i < 4; ++i) taps_[i] = source.taps[4 * lane + i];
+    pages_ = part.pages();
     page_ = pages_[part.first];
     ptx::wait_copies<0>();  // of the part before
     __syncwarp();
@@ -48,12 +44,14 @@ class ValueRows {
       const uint2 v = pack4(convolve4(taps_, x[r], x[r + 1], x[r + 2], x[r + 3]));
       reinterpret_cast<uint2*>(values + (4 * warp_ + r) * kValuePitch)[lane_] = v;
     }
-    if (page_ != kNoPage) keep(x + kHistory, i);
+    if (page_ != kNoPage) [[unlikely]]
+      keep(x + kHistory, i);
     if (i + 1 < part_.end) page_ = pages_[i + 1];
-    if (const Anchor next = writes_.take(i + 1); next && warp_ == kChunk / 4 - 1) {
+    if (const SlotId next = writes_.take(i + 1); next != kZeroAnchor && warp_ == kChunk / 4 - 1) [[unlikely]] {
 #pragma unroll
-      for (int r = 0; r < kHistory; ++r)
-        reinterpret_cast<uint2*>(next.window(kV, r))[lane_] = x[kInputRows - kHistory + r];
+      for (int r = 0; r < kHistory; ++r) {
+        reinterpret_cast<uint2*>(part_.value_window(next, r))[lane_] = x[kInputRows - kHistory + r];
+      }
     }
     __syncwarp();
     request(i + kInputsAhead);
@@ -66,7 +64,7 @@ class ValueRows {
   __device__ void request(int i) {
     const int half = lane_ / 16, first = first_row(i);
     const uint32_t to = ptx::shared_address(&inputs_[i % kInputsAhead][half][lane_ % 16 * 2]);
-    if (first >= part_.old_rows && first + kInputRows <= part_.end_row) {
+    if (first >= part_.old_rows && first + kInputRows <= part_.end_row) [[likely]] {
 #pragma unroll
       for (int r = 0; r < kInputRows; r += 2) {
         if (r + half < kInputRows) ptx::copy_async16(to + r * kRowBytes, next_ + r * stride_);
@@ -86,11 +84,11 @@ class ValueRows {
       const uint16_t* x = from;
       bool live = part_.live(row);
       if (row < part_.old_rows) {
-        x = part_.head.stored_input(kV, part_.head.span.anchor_position + row);
+        x = part_.stored_value(row);
         live = x != nullptr;
         if (live) x += lane_ % 16 * 8;
       }
-      ptx::copy_async16(to, live ? x : part_.head.layer.inputs[kV].data, live);
+      ptx::copy_async16(to, live ? x : part_.values().rows, live);
       from += 2 * stride_;
       row += 2;
       to += 2 * kRowBytes;
@@ -98,16 +96,15 @@ class ValueRows {
   }
   // The inputs of the chunk's own rows, in the journal.
   __device__ void keep(const uint2* x, int i) const {
-    const Page page = part_.head.page(part_.chunk(i));
 #pragma unroll
     for (int r = 0; r < 4; ++r) {
       const int row = 4 * warp_ + r;
-      if (part_.live(i * kChunk + row)) reinterpret_cast<uint2*>(page.inputs(kV, row))[lane_] = x[r];
+      if (part_.live(i * kChunk + row)) reinterpret_cast<uint2*>(part_.kept_value(i, row))[lane_] = x[r];
     }
   }
 
-  const SpanPart& part_;
-  AnchorWrites writes_;
+  const Part& part_;
+  AnchorWrites<Part> writes_;
   ValueInputs& inputs_;
   int warp_, lane_;
   int stride_;

@@ -263,6 +263,55 @@ TEST_F(LinearCuda, GivesTheSameBitsWhereBlocksKeepTheirSegmentOfX) {
   }
 }
 
+// Matrices of so many segments that blocks have one each with their rows of x; alone and in two parts.
+TEST_F(LinearCuda, GivesTheSameBitsWhereXStays) {
+  std::mt19937 random(15);
+  for (const WeightFormat format :
+       {WeightFormat::kMxfp4, WeightFormat::kE4m3, WeightFormat::kQ4_0, WeightFormat::kQ8_0}) {
+    for (const int64_t in_wish : {5200, 9216}) {
+      const int64_t outs[] = {70, 90}, in = fitting(format, in_wish), most = 20;
+      const Weight* weights[2];
+      const float* biases[2];
+      for (int p = 0; p < 2; ++p) {
+        weights[p] = &keep(random_weight(random, format, outs[p], in, Values::kUsual));
+        biases[p] = random_bias(random, outs[p]).data();
+      }
+      Rows x(most, in);
+      x.fill(random, Values::kUsual);
+      const Product expected[] = {multiply(*weights[0], biases[0], x, Activations::kAuto),
+                                  multiply(*weights[1], biases[1], x, Activations::kAuto)};
+      for (const int32_t rows : {1, 2, 8, 9, 16}) {
+        const DeviceBuffer<float> device_x(device(), x.data);
+        const DeviceBuffer<float> first(device(), rows * outs[0]), second(device(), rows * outs[1]);
+        std::vector<LinearArgs> parts;
+        for (int p = 0; p < 2; ++p) {
+          parts.push_back({.weight = weights[p]->view,
+                           .bias = biases[p],
+                           .x = device_x.data(),
+                           .x_stride = x.stride,
+                           .y = (p == 0 ? first : second).data(),
+                           .y_stride = outs[p],
+                           .activations = Activations::kAuto,
+                           .max_rows = rows});
+        }
+        bind_linears(device(), "parts", parts)->run(step_of(rows));
+        Rows some(rows, in);
+        for (int64_t r = 0; r < rows; ++r) std::copy_n(x.row(r), in, some.row(r));
+        for (int p = 0; p < 2; ++p) {
+          const Product together{(p == 0 ? first : second).values(), outs[p]};
+          const Product alone = multiply(*weights[p], biases[p], some, Activations::kAuto);
+          for (int64_t r = 0; r < rows; ++r) {
+            ASSERT_TRUE(same_bits(alone.row(r, outs[p]), expected[p].row(r, outs[p])))
+                << weight_format_name(format) << " in " << in << " row " << r << " of " << rows;
+            ASSERT_TRUE(same_bits(together.row(r, outs[p]), expected[p].row(r, outs[p])))
+                << weight_format_name(format) << " in " << in << " part " << p << " row " << r << " of " << rows;
+          }
+        }
+      }
+    }
+  }
+}
+
 TEST_F(LinearCuda, ServesStepsSmallerThanItsBounds) {
   std::mt19937 random(5);
   const int64_t out = 50, in = 4200;

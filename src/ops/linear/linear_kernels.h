@@ -30,6 +30,24 @@ inline FewRowsKernel few_rows_kernel(TileFormat format) {
   return table_of(format, few_rows_kernel_plain, few_rows_kernel_block, few_rows_kernel_super)(format);
 }
 
+inline constexpr int kSegmentRows = 16;   // at most
+inline constexpr int kSegmentWarps = 13;  // of a block, at most
+
+// Of E4M3, MXFP4, Q4_0 and Q8_0.
+struct SegmentKernel {
+  void (*kernel)(MultiplyArgs) = nullptr;
+  int64_t stage_bytes = 0;  // of a warp's ring, with its barrier
+  int32_t stage_tiles = 0;
+};
+
+// The instance for so many rows: of 8 or 16.
+SegmentKernel segment_kernel_plain(TileFormat format, int32_t rows);
+SegmentKernel segment_kernel_block(TileFormat format, int32_t rows);
+
+inline SegmentKernel segment_kernel(TileFormat format, int32_t rows) {
+  return format <= TileFormat::kMxfp4 ? segment_kernel_plain(format, rows) : segment_kernel_block(format, rows);
+}
+
 // x of each part, in boxes of the rows of a block.
 struct WideX {
   cuda::TensorMap of_part[kMostLinearParts];

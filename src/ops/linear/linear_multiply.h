@@ -1,4 +1,4 @@
-// Products of tiled weights on the tensor cores (linear_tiles.h), in three kernels with the same bits:
+// Products of tiled weights on the tensor cores (linear_tiles.h), in four kernels with the same bits:
 //
 // Few rows, at most eight: bound by the weights. Warps multiply strips of sixteen outputs, each by itself: its ring
 // brings their tiles. x lies in its block's shared memory as BF16; the block's threads bring it, since the copy engine
@@ -7,7 +7,10 @@
 // with very many strips a warp takes all segments of a strip. A multiprocessor has room for two blocks, so that the
 // next kernel's block is there, its ring full of weights, when the one before ends.
 //
-// Packed weights with up to 64 rows, where decoding or many segments decide: clusters of blocks, a block a segment of
+// Packed weights of many segments, with up to 16 rows: a block has one segment of some strips, whose x stays in its
+// shared memory, and sums meet in memory.
+//
+// Others with up to 64 rows, where decoding or many segments decide: clusters of blocks, a block a segment of
 // some strips, whose sums meet through their shared memory.
 //
 // Packed weights of large matrices with 17 to 64 rows: a block on each multiprocessor, which keeps one segment of x in
@@ -63,8 +66,8 @@ struct MultiplyArgs {
   int32_t cluster = 0;         // blocks, with few rows
   int32_t splits = 0;          // blocks of a team, or of a segment
   int32_t meeting_bytes = 0;   // with few rows: of a block, where sums of segments meet
-  int32_t ring_stages = 0;     // with few rows and in teams: of a warp
-  int32_t x_rows = 0;          // with few rows: to be read, at least the step's
+  int32_t ring_stages = 0;     // with few rows, in teams and in segments: of a warp
+  int32_t x_rows = 0;          // with few rows and in segments: to be read, at least the step's
   int32_t x_stages = 0;        // of x, in teams
   bool whole_strips = false;   // a warp takes all segments of a strip, with few rows
   float* partials = nullptr;   // sums of segments

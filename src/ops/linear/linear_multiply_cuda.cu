@@ -7,6 +7,7 @@
 #include "ops/linear/linear_few_cuda.cuh"
 #include "ops/linear/linear_kernels.h"
 #include "ops/linear/linear_resident_stages_cuda.cuh"
+#include "ops/linear/linear_segment_x_cuda.cuh"
 #include "ops/linear/linear_wide_cuda.cuh"
 
 namespace weir {
@@ -170,7 +171,7 @@ WideGrid wide_grid(CudaDevice& device, const WideKernel& kernel, MultiplyArgs& a
 // Where blocks take a segment each.
 int64_t partial_bytes(CudaDevice& device, TileFormat format, MultiplyArgs args, int32_t rows) {
   if (args.segments == 1) return 0;
-  int64_t eights = 0;
+  int64_t eights = int64_t{args.strips} * ((std::min(rows, kSegmentRows) + 7) / 8);
   for (const int32_t most : {16, 32, 64, 128, 256, 384, 512}) {  // rows that are served alike
     const WideKernel kernel = wide_kernel(format, most);
     const WideGrid grid = wide_grid(device, kernel, args, most);
@@ -335,6 +336,42 @@ void launch_resident(CudaDevice& device, TileFormat format, MultiplyArgs args, s
                kernel.kernel, args, x_maps);
 }
 
+// --- packed weights of many segments, up to 16 rows
+
+// Where there is enough for the warps of two blocks of a multiprocessor, but not much more; and for those of one with
+// weights of eight bits (measured).
+bool segments_pay(CudaDevice& device, TileFormat format, const MultiplyArgs& args, int32_t rows) {
+  if (rows > kSegmentRows || args.segments <= 4 || different_x(args) > 1) return false;
+  if (segment_kernel(format, rows).kernel == nullptr) return false;
+  const int runs = args.strips * args.segments / device.sm_count();  // segments of strips, of a multiprocessor
+  if (runs >= kSegmentWarps) return rows > 4 && runs <= (rows <= 8 ? 27 : 25);
+  return rows <= 8 && runs > 8 && !is_narrow(format);
+}
+
+void launch_segments(CudaDevice& device, TileFormat format, MultiplyArgs args, int32_t rows) {
+  constexpr int64_t kReserved = 1024;         // of shared memory, by the system for each block
+  constexpr int64_t kLeastShared = 77 << 10;  // keeps three blocks off a multiprocessor
+  const SegmentKernel kernel = segment_kernel(format, rows);
+  const bool two = args.strips * args.segments >= kSegmentWarps * device.sm_count();
+  const int blocks = std::max(device.sm_count() * (two ? 2 : 1), args.segments);
+  const int segment_blocks = blocks / args.segments;
+  const int strips = (args.strips + segment_blocks - 1) / segment_blocks;  // of a block, at most
+  const int rounds = (strips + kSegmentWarps - 1) / kSegmentWarps;
+  const int warps = (strips + rounds - 1) / rounds;  // all have as much to do
+  place_parts(args, strips);
+  args.x_rows = rows;
+  const int64_t x_bytes = segment_x_bytes(args, rows), stage_bytes = warps * kernel.stage_bytes;
+  const int64_t fit = ((device.shared_limit() - kReserved) / 2 - x_bytes) / stage_bytes;
+  const int64_t stages = (args.segment_tiles + kernel.stage_tiles - 1) / kernel.stage_tiles * rounds;
+  args.ring_stages = static_cast<int32_t>(std::clamp<int64_t>(fit, 1, stages));
+  cuda::launch(device,
+               {.grid = blocks,
+                .block = 32 * warps,
+                .shared_bytes = std::max(x_bytes + args.ring_stages * stage_bytes, kLeastShared),
+                .overlap = true},
+               kernel.kernel, args);
+}
+
 }  // namespace
 
 void prepare_multiply(CudaDevice& device, TileFormat format) {
@@ -346,6 +383,10 @@ void prepare_multiply(CudaDevice& device, TileFormat format) {
   for (const int32_t rows : {32, 64}) {
     const ResidentKernel resident = resident_kernel(format, rows);
     if (resident.kernel != nullptr) cuda::allow_shared(resident.kernel, device.shared_limit());
+  }
+  for (const int32_t rows : {8, kSegmentRows}) {
+    const SegmentKernel segment = segment_kernel(format, rows);
+    if (segment.kernel != nullptr) cuda::allow_shared(segment.kernel, device.shared_limit());
   }
   for (const int32_t rows : {8, 16, 32, 64}) {
     const TeamKernel team = team_kernel(format, rows);
@@ -363,6 +404,7 @@ void multiply_tiles(CudaDevice& device, TileFormat format, MultiplyArgs args, st
   if (rows == 0) return;
   args.partials = reinterpret_cast<float*>(workspace + rounded_bytes(args, rows));
   if (resident_pays(device, format, args, rows)) return launch_resident(device, format, args, workspace, rows);
+  if (segments_pay(device, format, args, rows)) return launch_segments(device, format, args, rows);
   if (team_pays(device, format, args, rows)) return launch_team(device, format, args, workspace, rows);
   if (few_rows_pay(device, format, args, rows)) return launch_few_rows(device, format, args, rows);
   launch_wide(device, format, args, workspace, rows);

@@ -83,40 +83,44 @@ struct ExpertOut {
 
   // A strip's sums for a tile of pairs, as the mma's C fragments: sums[c][i] of outputs lane / 4 + 8 (i / 2) and pair
   // 8 c + lane % 4 * 2 + i % 2. A loop that moves the sums: the code for each of them would be too long for the
-  // instruction cache.
-  // kAtOnce: all pairs' numbers are read before, where there are registers for them.
-  template <bool kAtOnce, int kColumns>
+  // instruction cache. pairs: the tile's.
+  template <int kColumns>
   __device__ void store(const PairTile& tile, const int32_t* pairs, int strip, float (&sums)[kColumns][4]) const {
-    constexpr int kRead = kAtOnce ? kColumns : 1;
-    const int first = lane_index() % 4 * 2;
-    int32_t pair[kRead][2];
-    const auto read = [&](int column, int to) {
-      for (int i = 0; i < 2; ++i) {
-        const int r = column * 8 + first + i;
-        pair[to][i] = r < tile.rows ? pairs[r] : -1;
-      }
-    };
-    if constexpr (kAtOnce) {
-#pragma unroll
-      for (int c = 0; c < kColumns; ++c) read(c, c);
-    }
 #pragma unroll 1
     for (int column = 0; column * 8 < tile.rows; ++column) {
-      if constexpr (!kAtOnce) read(column, 0);
-#pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        if (pair[0][i] >= 0) store_pair(tile.expert, strip, pair[0][i], sums[0][i], sums[0][2 + i]);
-      }
+      store_column(tile, ColumnPairs(tile, pairs, column), strip, sums[0]);
 #pragma unroll
       for (int c = 0; c + 1 < kColumns; ++c) {
         for (int i = 0; i < 4; ++i) sums[c][i] = sums[c + 1][i];
       }
-#pragma unroll
-      for (int c = 0; c + 1 < kRead; ++c) {
-        for (int i = 0; i < 2; ++i) pair[c][i] = pair[c + 1][i];
+    }
+    pad(tile, pairs, strip);
+  }
+
+  // The same by columns, then pad().
+  struct ColumnPairs {
+    int32_t pair[2];  // negative: none
+
+    __device__ ColumnPairs(const PairTile& tile, const int32_t* pairs, int column) {
+      for (int i = 0; i < 2; ++i) {
+        const int r = column * 8 + lane_index() % 4 * 2 + i;
+        pair[i] = r < tile.rows ? pairs[r] : -1;
       }
     }
-    if (strip == strips - 1) pad(tile, pairs);
+  };
+  __device__ void store_column(const PairTile& tile, const ColumnPairs& column, int strip, const float (&v)[4]) const {
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      if (column.pair[i] >= 0) store_pair(tile.expert, strip, column.pair[i], v[i], v[2 + i]);
+    }
+  }
+  // By the warp of the tile's last strip: h is padded with zeros, which down multiplies too.
+  __device__ void pad(const PairTile& tile, const int32_t* pairs, int strip) const {
+    if (strip < strips - 1 || !hidden || h.inter == h.width) return;
+    for (int32_t r = 0; r < tile.rows; ++r) {
+      uint16_t* row = h.h + int64_t{pairs[r]} * h.width;
+      for (int64_t o = h.inter + lane_index(); o < h.width; o += 32) row[o] = 0;
+    }
   }
 
  private:
@@ -141,14 +145,6 @@ struct ExpertOut {
   __device__ void store_output(int32_t expert, int64_t o, int64_t pair, float v) const {
     if (o >= z.out) return;
     z.z[pair * z.out + o] = z.bias == nullptr ? v : v + z.bias[expert * z.out + o];
-  }
-  // By the warp of the tile's last strip: h is padded with zeros, which down multiplies too. pairs: the tile's.
-  __device__ void pad(const PairTile& tile, const int32_t* pairs) const {
-    if (!hidden || h.inter == h.width) return;
-    for (int32_t r = 0; r < tile.rows; ++r) {
-      uint16_t* row = h.h + int64_t{pairs[r]} * h.width;
-      for (int64_t o = h.inter + lane_index(); o < h.width; o += 32) row[o] = 0;
-    }
   }
 };
 

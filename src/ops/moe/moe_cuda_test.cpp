@@ -229,15 +229,18 @@ TEST_F(MoeCuda, SumsLongRowsInSegments) {
   p.args.activations = Activations::kAuto;
   expect_model(p, OnDevice(device(), p).run(2), "few rows");
 
-  Problem& many = problem({1, 2112, 64, 32, 1, 20}, {WeightFormat::kBf16}, kSwiGlu, 6);
-  for (float& x : many.x) x *= 0.03f;
-  many.args.activations = Activations::kAuto;
-  OnDevice batched(device(), many), single(device(), many);
-  const std::vector<float> batch = batched.run(20);
-  expect_model(many, batch, "many rows");
-  for (const int64_t r : {0, 7, 19}) {
-    single.set_row(many, r);
-    EXPECT_TRUE(same_floats(row_of(batch, many, r), row_of(single.run(1), many, 0))) << "row " << r;
+  for (const auto& [format, rows] :
+       {std::pair{WeightFormat::kBf16, int64_t{20}}, std::pair{WeightFormat::kMxfp4, int64_t{70}}}) {
+    Problem& many = problem({1, 2112, 64, 32, 1, rows}, {format}, kSwiGlu, 6);
+    for (float& x : many.x) x *= 0.03f;
+    many.args.activations = Activations::kAuto;
+    OnDevice batched(device(), many), single(device(), many);
+    const std::vector<float> batch = batched.run(rows);
+    expect_model(many, batch, "many rows");
+    for (const int64_t r : {0, 7, 19}) {
+      single.set_row(many, r);
+      EXPECT_TRUE(same_floats(row_of(batch, many, r), row_of(single.run(1), many, 0))) << "row " << r << " of " << rows;
+    }
   }
 }
 
@@ -265,6 +268,21 @@ TEST_F(MoeCuda, GivesABatchTheBitsOfItsRows) {
         EXPECT_TRUE(same_floats(row_of(batch, p, r), row_of(single.run(1), p, 0)))
             << weight_format_name(format) << ", row " << r << " of " << rows;
       }
+    }
+  }
+}
+
+// So many experts that all have few rows though the step has a plan of its own: tiles of eight rows, and of more.
+TEST_F(MoeCuda, GivesRowsTheirBitsWithAPlanOfTheStep) {
+  for (const int64_t experts : {48, 24}) {
+    Problem& p = problem({experts, 64, 32, 64, 2, 70}, {WeightFormat::kMxfp4}, kSwiGlu, 18);
+    p.args.activations = Activations::kAuto;
+    OnDevice batched(device(), p), single(device(), p);
+    const std::vector<float> batch = batched.run(70);
+    expect_model(p, batch, concat(experts, " experts"));
+    for (int64_t r = 0; r < 70; r += 9) {
+      single.set_row(p, r);
+      EXPECT_TRUE(same_floats(row_of(batch, p, r), row_of(single.run(1), p, 0))) << experts << " experts, row " << r;
     }
   }
 }

@@ -13,9 +13,10 @@ struct StepView;
 
 struct FewKernel {
   void (*kernel)(ExpertProduct, FewLaunch, const StepView*) = nullptr;
-  int warps = 0;           // that multiply; one more brings rows
-  int blocks = 0;          // of a multiprocessor
-  int64_t ring_bytes = 0;  // of a block
+  int warps = 0;        // that multiply; one more brings rows
+  int blocks = 0;       // of a multiprocessor
+  int stage_tiles = 0;  // tiles of a stage, at most
+  int ring_tiles = 0;   // of a warp's ring, about
 };
 
 // For tiles of up to 8 pairs, or up to 32.

@@ -47,17 +47,17 @@ __device__ inline void multiply_stage(const std::byte* tiles, int count, const R
 }
 
 // The sums of a warp's part of a strip.
-template <class Operand, class Stage, int kColumns>
-__device__ inline Sums<kColumns> multiply_part(StripRing<Operand, Stage>& ring, const ExpertTiles& experts,
-                                               int segments, RowFragments<kColumns> x) {
+template <int kMostTiles, class Operand, int kColumns>
+__device__ inline Sums<kColumns> multiply_part(StripRing<Operand>& ring, const ExpertTiles& experts,
+                                               const FewLaunch& launch, RowFragments<kColumns> x) {
   Sums<kColumns> total;
   total.clear();
-  for (; segments > 0; --segments) {
+  for (int segments = launch.part_segments; segments > 0; --segments) {
     Sums<kColumns> sums;
     sums.clear();
-    for (int left = experts.segment_tiles; left > 0; left -= Stage::kTiles) {
-      const int count = left < Stage::kTiles ? left : Stage::kTiles;
-      multiply_stage<Operand, Stage::kTiles>(ring.acquire(), count, x, sums);
+    for (int left = experts.segment_tiles; left > 0; left -= launch.stage_tiles) {
+      const int count = left < launch.stage_tiles ? left : launch.stage_tiles;
+      multiply_stage<Operand, kMostTiles>(ring.acquire(), count, x, sums);
       x = x.tile(count);
       ring.release();
     }
@@ -83,13 +83,13 @@ __device__ inline bool add_parts(Sums<1>& sums, float4* left, int turn, const St
 }
 
 template <class Operand, int kMostColumns>
-__device__ inline void multiply_strips(const ExpertProduct& args, int32_t segments, const PairPlan& plan,
+__device__ inline void multiply_strips(const ExpertProduct& args, const FewLaunch& launch, const PairPlan& plan,
                                        const StripRange& range, std::byte* ring_memory, const RowStore& store,
                                        float4* left) {
-  StripRing<Operand, FewStage<Operand, kMostColumns>> ring(ring_memory, args, segments, plan.tiles, range);
+  StripRing<Operand> ring(ring_memory, args, launch, plan.tiles, range);
   if (args.planned_before) cuda::ptx::wait_for_previous();
   bring_first_rows(args, plan, range, store);
-  const int first_byte = range.part * segments * args.experts.segment_tiles * 128;
+  const int first_byte = range.part * launch.part_segments * args.experts.segment_tiles * 128;
   StripCursor at(range);
   int slot = 0, turn = 0;
   for (int t = range.first_tile; t < range.end_tile; ++t) {
@@ -99,11 +99,11 @@ __device__ inline void multiply_strips(const ExpertProduct& args, int32_t segmen
     const auto multiply = [&]<int kColumns>(std::integral_constant<int, kColumns>) {
       const RowFragments<kColumns> x(store, slot, tile.rows, first_byte);
       for (; at.item < range.end && at.tile == t; at.advance(range), turn ^= 1) {
-        Sums<kColumns> sums = multiply_part(ring, args.experts, segments, x);
+        Sums<kColumns> sums = multiply_part<kMostStageTiles<Operand, kMostColumns>>(ring, args.experts, launch, x);
         if constexpr (kMostColumns == 1) {
           if (range.parts > 1 && !add_parts(sums, left, turn, range)) continue;
         }
-        args.out.template store<false>(tile, plan.pairs + tile.first, at.strip, sums.value);
+        args.out.store(tile, plan.pairs + tile.first, at.strip, sums.value);
       }
     };
     if (kMostColumns == 1 || tile.rows <= 8) {
@@ -130,7 +130,8 @@ __global__ void __launch_bounds__((kFewWarps<kMostColumns> + 1) * 32, kFewBlocks
   __shared__ uint64_t barriers[2 * kTilesAhead];
   __shared__ SmallPlan small;
   const int warp = static_cast<int>(threadIdx.x) / 32;
-  std::byte* left = shared + kWarps * FewStage<Operand, kMostColumns>::kRingBytes;
+  const int64_t ring = few_ring_bytes(launch.stages, launch.stage_tiles * Operand::kBytes);
+  std::byte* left = shared + kWarps * ring;
   const RowStore store{left + (launch.parts.by > 1 ? kWarps * kPartBytes : 0), barriers, barriers + kTilesAhead,
                        launch.row_slots, row_stride(args.experts.width())};
   if (threadIdx.x == 0) store.init(kWarps);
@@ -146,8 +147,7 @@ __global__ void __launch_bounds__((kFewWarps<kMostColumns> + 1) * 32, kFewBlocks
   const StripRange range(launch, *plan.tile_count, kWarps);
   if (range.first == range.end) return;
   if (warp < kWarps) {
-    return multiply_strips<Operand, kMostColumns>(args, launch.part_segments, plan, range,
-                                                  shared + warp * FewStage<Operand, kMostColumns>::kRingBytes, store,
+    return multiply_strips<Operand, kMostColumns>(args, launch, plan, range, shared + warp * ring, store,
                                                   reinterpret_cast<float4*>(left));
   }
   if (args.planned_before) cuda::ptx::wait_for_previous();
@@ -160,7 +160,7 @@ FewKernel few_kernel_of(bool one_column) {
   using Operand = typename OperandOf<kFormat>::Type;
   const auto kernel = [&]<int kColumns>(std::integral_constant<int, kColumns>) -> FewKernel {
     return {multiply_few<Operand, kColumns>, kFewWarps<kColumns>, kFewBlocks<kColumns>,
-            kFewWarps<kColumns> * FewStage<Operand, kColumns>::kRingBytes};
+            kMostStageTiles<Operand, kColumns>, kRingTiles<Operand, kColumns>};
   };
   return one_column ? kernel(std::integral_constant<int, 1>{}) : kernel(std::integral_constant<int, 4>{});
 }

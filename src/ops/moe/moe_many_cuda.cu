@@ -13,6 +13,7 @@ namespace weir {
 namespace {
 
 constexpr int kFilling = 128;  // threads
+constexpr int kFillingWarps = kFilling / 32;
 
 template <class Operand>
 inline constexpr bool kInShared = std::is_same_v<Operand, Bf16Operand>;
@@ -26,10 +27,12 @@ template <class Operand>
 inline constexpr int kStrips = 4 * kGroups<Operand>;
 template <class Operand>
 inline constexpr int kMultiplying = 32 * kStrips<Operand>;  // threads
-// Of a tile of pairs: what registers hold two sets of sums for, besides weights that become BF16 there, and with groups
-// three.
+// Of a tile of pairs: what registers hold sums for, besides weights that become BF16 there, and with groups another
+// set.
 template <class Operand>
-inline constexpr int kManyRows = kInShared<Operand> ? 96 : 64;
+inline constexpr int kManyRows = kInShared<Operand> ? 96 : 80;
+// Of the instructions for tiles of fewer. The compiler holds registers for the sums of both.
+constexpr int kFewerRows = 48;
 // Tiles of each strip in a stage.
 template <class Operand>
 inline constexpr int kDepth = Operand::kBytes > 1200 ? 1 : 2;
@@ -41,9 +44,10 @@ struct Stages {
   static constexpr int kTileRowsBytes = kManyRows<Operand> * kRowBytes;
   static constexpr int kXBytes = kDepth<Operand> * kTileRowsBytes;
   static constexpr int kBytes = (kXBytes + kStrips<Operand> * kDepth<Operand> * Operand::kBytes + 1023) / 1024 * 1024;
-  static constexpr int kFit = 220 * 1024 / kBytes;
+  static constexpr int kTotalsBytes = kMultiplying<Operand> * kManyRows<Operand> / 2 * static_cast<int>(sizeof(float));
+  static constexpr int kFit = (227 * 1024 - kTotalsBytes) / (kBytes + 16);
   static constexpr int kCount = kFit < 8 ? kFit : 8;
-  static constexpr int kSharedBytes = kCount * kBytes + 16 * kCount;
+  static constexpr int kSharedBytes = kCount * (kBytes + 16) + kTotalsBytes;
 
   std::byte* memory;
   int slot = 0;
@@ -53,9 +57,12 @@ struct Stages {
   __device__ uint64_t* empty() const { return full() + kCount; }
   __device__ std::byte* x() const { return memory + slot * kBytes; }
   __device__ std::byte* weights(int strip) const { return x() + kXBytes + strip * kDepth<Operand> * Operand::kBytes; }
+  // This thread's sums of segments, element i at i * kMultiplying: registers are for those of the segment at hand, and
+  // for what becomes of them.
+  __device__ float* totals() const { return reinterpret_cast<float*>(memory + kCount * (kBytes + 16)) + threadIdx.x; }
   __device__ void init() {
     for (slot = 0; slot < kCount; ++slot) {
-      cuda::ptx::mbarrier_init(full(), 1 + kFilling);
+      cuda::ptx::mbarrier_init(full(), kFillingWarps + kFilling);
       cuda::ptx::mbarrier_init(empty(), kStrips<Operand>);
     }
     slot = 0;
@@ -86,7 +93,7 @@ __device__ void each_item(const ExpertProduct& args, Body body) {
   }
 }
 
-// By kFilling threads: sixteen bytes of every sixteenth row each, from the first warp also a strip's tiles a lane.
+// By kFilling threads: sixteen bytes of every sixteenth row each, and each warp tiles of as many strips, one a lane.
 template <class Operand>
 __device__ void bring_item(const ExpertProduct& args, const ManyItem& item, Stages<Operand>& stages) {
   constexpr int kRowsOfThread = kManyRows<Operand> / 16;
@@ -101,22 +108,23 @@ __device__ void bring_item(const ExpertProduct& args, const ManyItem& item, Stag
     const int64_t row = r < item.tile.rows ? pairs[r] / args.x.pairs_per_row : 0;
     from[i] = static_cast<uint32_t>(row * (width / 8) + eight);
   }
-  const int64_t strip = int64_t{item.tile.expert} * args.experts.strips + item.first_strip + lane;
+  constexpr int kStripsOfWarp = kStrips<Operand> / kFillingWarps;
+  const int first_strip = thread / 32 * kStripsOfWarp, left_strips = item.strips - first_strip;
+  const int strips = left_strips < 0 ? 0 : left_strips < kStripsOfWarp ? left_strips : kStripsOfWarp;
+  const int64_t strip = int64_t{item.tile.expert} * args.experts.strips + item.first_strip + first_strip + lane;
   const std::byte* tile = args.experts.tiles + strip * args.experts.k_tiles() * Operand::kBytes;
   const uint32_t place = cuda::ptx::swizzle128(static_cast<uint32_t>(first_row * kRowBytes + eight * 16));
   for (int segment = 0; segment < args.experts.segments; ++segment) {
     for (int left = args.experts.segment_tiles; left > 0; left -= kDepth<Operand>) {
       const int tiles = left < kDepth<Operand> ? left : kDepth<Operand>;
       cuda::ptx::mbarrier_wait(stages.empty(), stages.phase ^ 1);
-      if (thread < 32) {
-        if (lane == 0) cuda::ptx::mbarrier_arrive_expect(stages.full(), item.strips * tiles * Operand::kBytes);
-        __syncwarp();
-        if (lane < item.strips) {
-          cuda::ptx::bulk_load(stages.weights(lane), tile, tiles * Operand::kBytes, stages.full());
-          tile += tiles * Operand::kBytes;
-        }
-        __syncwarp();
+      if (lane == 0) cuda::ptx::mbarrier_arrive_expect(stages.full(), strips * tiles * Operand::kBytes);
+      __syncwarp();
+      if (lane < strips) {
+        cuda::ptx::bulk_load(stages.weights(first_strip + lane), tile, tiles * Operand::kBytes, stages.full());
+        tile += tiles * Operand::kBytes;
       }
+      __syncwarp();
       const uint32_t to = cuda::ptx::shared_address(stages.x()) + place;
 #pragma unroll
       for (int t = 0; t < kDepth<Operand>; ++t) {
@@ -274,20 +282,30 @@ class Segment {
 
 template <class Operand, int kRows>
 __device__ void multiply_item(const ExpertProduct& args, const ManyItem& item, Stages<Operand>& stages) {
-  float total[kRows / 8][4];
-#pragma unroll
-  for (auto& column : total) {
-    for (float& v : column) v = 0;
-  }
+  float* totals = stages.totals();
   for (int segment = 0; segment < args.experts.segments; ++segment) {
     float sums[kRows / 2];
     Segment<Operand, kRows>(stages, sums).multiply(args.experts.segment_tiles);
 #pragma unroll
-    for (int i = 0; i < kRows / 2; ++i) total[i / 4][i % 4] += sums[i];
+    for (int i = 0; i < kRows / 2; ++i) {
+      float& total = totals[i * kMultiplying<Operand>];
+      total = (segment == 0 ? 0.f : total) + sums[i];
+    }
   }
   const int warp = static_cast<int>(threadIdx.x) / 32;
   if (warp >= item.strips) return;
-  args.out.store<kInShared<Operand>>(item.tile, args.plan.pairs + item.tile.first, item.first_strip + warp, total);
+  const int32_t* pairs = args.plan.pairs + item.tile.first;
+  const int strip = item.first_strip + warp;
+  ExpertOut::ColumnPairs next(item.tile, pairs, 0);
+#pragma unroll 1
+  for (int column = 0; column * 8 < item.tile.rows; ++column) {
+    float v[4];
+    for (int i = 0; i < 4; ++i) v[i] = totals[(column * 4 + i) * kMultiplying<Operand>];
+    const ExpertOut::ColumnPairs of_column = next;
+    next = ExpertOut::ColumnPairs(item.tile, pairs, column + 1);
+    args.out.store_column(item.tile, of_column, strip, v);
+  }
+  args.out.pad(item.tile, pairs, strip);
 }
 
 template <class Operand>
@@ -306,12 +324,10 @@ __global__ void __launch_bounds__(kMultiplying<Operand> + kFilling, 1)
   }
   cuda::ptx::raise_registers<kRegisters<Operand>>();
   each_item<Operand>(args, [&](const ManyItem& item) {
-    if (item.tile.rows <= 32) {
-      multiply_item<Operand, 32>(args, item, stages);
-    } else if (kManyRows<Operand> == 64 || item.tile.rows <= 64) {
-      multiply_item<Operand, 64>(args, item, stages);
-    } else if constexpr (kManyRows<Operand> > 64) {
-      multiply_item<Operand, 96>(args, item, stages);
+    if (item.tile.rows <= kFewerRows) {
+      multiply_item<Operand, kFewerRows>(args, item, stages);
+    } else {
+      multiply_item<Operand, kManyRows<Operand>>(args, item, stages);
     }
   });
 }

@@ -69,6 +69,8 @@ __device__ inline void round_rows(const ExpertProduct& args, const PairPlan& pla
 
 // By a warp: the rows of the tiles that the block's strips belong to. Those of the first tile that have to be rounded
 // are the whole block's to bring.
+// racecheck rows: `full` hands rows over, by one lane behind __syncwarp, and `empty` gives their slots back; the tool
+// misses that.
 __device__ inline void bring_rows(const ExpertProduct& args, const PairPlan& plan, const StripRange& range,
                                   const RowStore& store) {
   const int lane = lane_index();

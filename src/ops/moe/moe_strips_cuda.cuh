@@ -28,20 +28,22 @@ struct FewLaunch {
   Divisor blocks;
   Divisor parts;  // of a strip: 1, or its segments
   int32_t part_segments = 0;
+  int32_t stages = 0, stage_tiles = 0;  // of a warp's ring; a stage's tiles come together
 };
 // Of a warp, where strips have parts: sums of two strips.
 inline constexpr int64_t kPartBytes = 2 * 32 * sizeof(float4);
 
-// A stage of a warp's ring, tiles whose bytes come together. Few rows are soon multiplied, so that stages count: those
+// A warp's ring: stages, whose tiles come together. One column of rows is soon multiplied, so that stages count: those
 // of small tiles are longer then.
 template <class Operand, int kMostColumns>
-struct FewStage {
-  static constexpr bool kLong = kMostColumns == 1 && Operand::kBytes <= 576;
-  static constexpr int kTiles = kLong ? 6 : kStageTiles<Operand>;
-  static constexpr int kBytes = kTiles * Operand::kBytes;
-  static constexpr int kStages = kLong ? 3 : 4;
-  static constexpr int kRingBytes = (kStages * (kBytes + 8) + 127) / 128 * 128;
-};
+inline constexpr bool kLongStages = kMostColumns == 1 && Operand::kBytes <= 576;
+template <class Operand, int kMostColumns>
+inline constexpr int kMostStageTiles = kLongStages<Operand, kMostColumns> ? 9 : kStageTiles<Operand>;
+template <class Operand, int kMostColumns>
+inline constexpr int kRingTiles = kLongStages<Operand, kMostColumns> ? 18 : 4 * kStageTiles<Operand>;
+WEIR_HD inline int64_t few_ring_bytes(int stages, int stage_bytes) {
+  return (stages * (stage_bytes + 8) + 127) / 128 * 128;
+}
 
 // The strips of a block, and a warp's of them.
 struct StripRange {
@@ -86,37 +88,39 @@ struct StripCursor {
 };
 
 // A warp's ring of weights.
-template <class Operand, class Stage>
+template <class Operand>
 class StripRing {
  public:
-  __device__ StripRing(std::byte* shared, const ExpertProduct& args, int32_t part_segments, const PairTile* tiles,
+  __device__ StripRing(std::byte* shared, const ExpertProduct& args, const FewLaunch& launch, const PairTile* tiles,
                        const StripRange& range)
       : stages_(shared),
-        full_(reinterpret_cast<uint64_t*>(shared + Stage::kStages * Stage::kBytes)),
+        full_(reinterpret_cast<uint64_t*>(shared + launch.stages * launch.stage_tiles * Operand::kBytes)),
         experts_(args.experts),
-        part_segments_(part_segments),
+        part_segments_(launch.part_segments),
         tiles_(tiles),
         range_(range),
-        next_(range) {
+        next_(range),
+        stage_count_(launch.stages),
+        stage_tiles_(launch.stage_tiles) {
     if (lane_index() == 0) {
 #pragma unroll 1
-      for (int i = 0; i < Stage::kStages; ++i) cuda::ptx::mbarrier_init(full_ + i, 1);
+      for (int i = 0; i < stage_count_; ++i) cuda::ptx::mbarrier_init(full_ + i, 1);
       cuda::ptx::mbarrier_fence_init();
     }
     __syncwarp();
     find();
 #pragma unroll 1
-    for (int i = 0; i < Stage::kStages; ++i) fetch(i);
+    for (int i = 0; i < stage_count_; ++i) fetch(i);
   }
 
   __device__ const std::byte* acquire() {
     cuda::ptx::mbarrier_wait(full_ + slot_, phase_);
-    return stages_ + slot_ * Stage::kBytes;
+    return stages_ + slot_ * stage_tiles_ * Operand::kBytes;
   }
   __device__ void release() {
-    __syncwarp();
+    __syncwarp();  // racecheck ring: a stage is fetched into when all lanes have read it; the tool misses that
     fetch(slot_);
-    if (++slot_ == Stage::kStages) {
+    if (++slot_ == stage_count_) {
       slot_ = 0;
       phase_ ^= 1;
     }
@@ -134,11 +138,11 @@ class StripRing {
   }
   __device__ void fetch(int slot) {
     if (next_.item >= range_.end) return;
-    const int tiles = left_ < Stage::kTiles ? left_ : Stage::kTiles;
+    const int tiles = left_ < stage_tiles_ ? left_ : stage_tiles_;
     const int bytes = tiles * Operand::kBytes;
     if (lane_index() == 0) {
       cuda::ptx::mbarrier_arrive_expect(full_ + slot, bytes);
-      cuda::ptx::bulk_load(stages_ + slot * Stage::kBytes, from_, bytes, full_ + slot);
+      cuda::ptx::bulk_load(stages_ + slot * stage_tiles_ * Operand::kBytes, from_, bytes, full_ + slot);
     }
     from_ += bytes;
     left_ -= tiles;
@@ -156,6 +160,7 @@ class StripRing {
   const PairTile* tiles_;
   StripRange range_;
   StripCursor next_;  // to fetch
+  int stage_count_, stage_tiles_;
   const std::byte* from_ = nullptr;
   int segments_ = 0, left_ = 0;  // of it
   int slot_ = 0;

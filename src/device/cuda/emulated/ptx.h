@@ -55,6 +55,7 @@ T load_stream(const T* p) {
   detail::require_aligned(p, sizeof(T), "a streaming load's address");
   return *p;
 }
+inline uint2 load_stream_if(bool live, const uint2* p) { return live ? *p : uint2{0, 0}; }
 template <class T>
 void store_stream(T* p, T value) {
   detail::require_aligned(p, sizeof(T), "a streaming store's address");
@@ -179,6 +180,7 @@ inline void bulk_load(void* to_shared, const void* from, int bytes, uint64_t* ba
   detail::require_bulk(to_shared, from, bytes);
   emulated::current_block->cluster->bulk_loads.push_back({to_shared, from, static_cast<size_t>(bytes), barrier});
 }
+inline void prefetch(const void* from) { static_cast<void>(*static_cast<const volatile char*>(from)); }
 inline void bulk_prefetch(const void* from, int bytes) { detail::require_bulk(nullptr, from, bytes); }
 inline void prefetch_tensor_map(const TensorMap*) {}
 inline void tensor_load(void* to_shared, const TensorMap* map, int column, int row, uint64_t* barrier) {

@@ -1,0 +1,16 @@
+#include "ops/linear/linear_segment_cuda.cuh"
+
+namespace weir {
+
+SegmentKernel segment_kernel_block(TileFormat format, int32_t rows) {
+  switch (format) {
+    case TileFormat::kQ4_0:
+      return segment_instance<TileFormat::kQ4_0>(rows);
+    case TileFormat::kQ8_0:
+      return segment_instance<TileFormat::kQ8_0>(rows);
+    default:
+      return {};
+  }
+}
+
+}  // namespace weir
