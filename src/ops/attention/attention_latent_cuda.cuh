@@ -51,6 +51,8 @@ class Weigher {
     const uint32_t to = keys + kWeightsAt + lane / 16 * Rows8::kBytes + (warp * 16 + lane % 16) * 16;
 #pragma unroll
     for (int k = 0; k < kTilePages; ++k) ptx::store_matrix_x4(to + k * kPageBytes, weights.fragments[k]);
+    // racecheck scales: read before the stage's pages were given back (`empty`), so before they were `full` again, for
+    // which this warp has waited; and after `weights_full`.
     Exchange::Scales& scales = to_.scales[turn.stage()];
 #pragma unroll
     for (int h = 0; h < 2; ++h) {

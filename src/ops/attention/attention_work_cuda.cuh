@@ -28,6 +28,7 @@ __device__ __forceinline__ void give_work(Units units, WorkRing& ring, bool lead
   for (int k = 0, index = blockIdx.x;; ++k) {
     AttentionWork unit = units.find(index, gridDim.x);
     unit.slot = units.split() ? unit.index : blockIdx.x;
+    // racecheck work: a place is written when all warps that read the unit before in it have arrived at `empty`.
     cuda::ptx::mbarrier_wait(&ring.empty[k % 2], (k / 2 & 1) ^ 1);
     if (leader) {
       ring.work[k % 2] = unit;
