@@ -2,12 +2,9 @@
 #include "ops/linear/linear_multiply.h"
 
 #include <algorithm>
-#include <bit>
 
 #include "ops/linear/linear_few_cuda.cuh"
-#include "ops/linear/linear_kernels.h"
-#include "ops/linear/linear_resident_stages_cuda.cuh"
-#include "ops/linear/linear_segment_x_cuda.cuh"
+#include "ops/linear/linear_launch_cuda.h"
 #include "ops/linear/linear_wide_cuda.cuh"
 
 namespace weir {
@@ -16,7 +13,6 @@ namespace {
 inline constexpr int32_t kFewRows = 8;          // at most, of the kernel for few
 inline constexpr int32_t kMostSplitRows = 512;  // of launches whose blocks may take one segment
 inline constexpr int kRoundThreads = 256;
-inline constexpr int32_t kLeastResidentRows = 17, kResidentRows = 64;
 inline constexpr int kMostMeeting = 64;  // runs of a block whose sums meet, with few rows
 
 int64_t rounded_stride(const MultiplyArgs& args) { return (args.in + 7) / 8 * 8; }
@@ -33,12 +29,6 @@ __global__ void round_rows(const StepView* step, RowSet set, const float* x, int
 
 bool same_x(const LinearPart& a, const LinearPart& b) { return a.x == b.x && a.x_stride == b.x_stride; }
 
-int different_x(const MultiplyArgs& args) {
-  int count = 1;
-  for (int p = 1; p < args.part_count; ++p) count += same_x(args.parts[p], args.parts[p - 1]) ? 0 : 1;
-  return count;
-}
-
 int64_t rounded_bytes(const MultiplyArgs& args, int32_t rows) {
   if (args.x_type == RowType::kBf16) return 0;
   return (different_x(args) * rows * rounded_stride(args) * 2 + 255) / 256 * 256;
@@ -54,7 +44,14 @@ cuda::Matrix bf16_rows(CudaDevice& device, const MultiplyArgs& args, const Linea
   return {to, rows, args.in, stride};
 }
 
-// Deals places out to parts for blocks of so many strips.
+}  // namespace
+
+int different_x(const MultiplyArgs& args) {
+  int count = 1;
+  for (int p = 1; p < args.part_count; ++p) count += same_x(args.parts[p], args.parts[p - 1]) ? 0 : 1;
+  return count;
+}
+
 void place_parts(MultiplyArgs& args, int block_strips) {
   args.block_strips = block_strips;
   args.places = 0;
@@ -66,6 +63,25 @@ void place_parts(MultiplyArgs& args, int block_strips) {
     args.places += args.parts[p].strips();
   }
 }
+
+bool map_rows(CudaDevice& device, const MultiplyArgs& args, std::byte* workspace, int32_t rows, int32_t box_rows,
+              WideX& maps) {
+  auto* rounded = reinterpret_cast<uint16_t*>(workspace);
+  cuda::Matrix x;
+  for (int p = 0; p < args.part_count; ++p) {
+    if (p == 0 || !same_x(args.parts[p], args.parts[p - 1])) {
+      x = bf16_rows(device, args, args.parts[p], rounded, rows);
+      rounded += rows * rounded_stride(args);
+    }
+    if (const int error = cuda::map_tensor(maps.of_part[p], x, box_rows); error != 0) {
+      device.launched(error);
+      return false;
+    }
+  }
+  return true;
+}
+
+namespace {
 
 // --- few rows
 
@@ -171,7 +187,7 @@ WideGrid wide_grid(CudaDevice& device, const WideKernel& kernel, MultiplyArgs& a
 // Where blocks take a segment each.
 int64_t partial_bytes(CudaDevice& device, TileFormat format, MultiplyArgs args, int32_t rows) {
   if (args.segments == 1) return 0;
-  int64_t eights = int64_t{args.strips} * ((std::min(rows, kSegmentRows) + 7) / 8);
+  int64_t eights = packed_partials(format, args, rows);
   for (const int32_t most : {16, 32, 64, 128, 256, 384, 512}) {  // rows that are served alike
     const WideKernel kernel = wide_kernel(format, most);
     const WideGrid grid = wide_grid(device, kernel, args, most);
@@ -181,30 +197,7 @@ int64_t partial_bytes(CudaDevice& device, TileFormat format, MultiplyArgs args, 
     }
     if (most >= rows) break;
   }
-  for (const int32_t most : {32, 64}) {
-    if (rows >= kLeastResidentRows && resident_kernel(format, most).kernel != nullptr) {
-      eights = std::max<int64_t>(eights, args.strips * (std::min(most, (rows + 31) / 32 * 32) / 8));
-    }
-  }
   return int64_t{128} * 4 * args.segments * eights;
-}
-
-// x of each part, rounded where need be.
-bool map_rows(CudaDevice& device, const MultiplyArgs& args, std::byte* workspace, int32_t rows, int32_t box_rows,
-              WideX& maps) {
-  auto* rounded = reinterpret_cast<uint16_t*>(workspace);
-  cuda::Matrix x;
-  for (int p = 0; p < args.part_count; ++p) {
-    if (p == 0 || !same_x(args.parts[p], args.parts[p - 1])) {
-      x = bf16_rows(device, args, args.parts[p], rounded, rows);
-      rounded += rows * rounded_stride(args);
-    }
-    if (const int error = cuda::map_tensor(maps.of_part[p], x, box_rows); error != 0) {
-      device.launched(error);
-      return false;
-    }
-  }
-  return true;
 }
 
 void launch_wide(CudaDevice& device, TileFormat format, MultiplyArgs args, std::byte* workspace, int32_t rows) {
@@ -226,152 +219,6 @@ void launch_wide(CudaDevice& device, TileFormat format, MultiplyArgs args, std::
                kernel.kernel, args, x_maps);
 }
 
-// --- packed weights, up to 64 rows
-
-constexpr int32_t kLeastTeamRows = 2, kTeamRows = 64;
-constexpr int kMostTeamBlocks = 16;  // of a cluster: a segment each
-
-struct TeamGrid {
-  int strips, teams, splits;
-
-  TeamGrid(MultiplyArgs& args, int strips_) : strips(strips_), splits(args.segments) {
-    place_parts(args, strips);
-    teams = (args.places + strips - 1) / strips;
-  }
-  int blocks() const { return teams * splits; }
-};
-
-bool is_narrow(TileFormat format) { return tile_bytes(format) < 1024; }
-
-// Fewer strips, more blocks, where multiprocessors would be idle or have an uneven number (measured).
-TeamGrid team_grid(CudaDevice& device, TileFormat format, MultiplyArgs& args, int32_t rows) {
-  const TeamGrid many(args, 8);
-  if (!is_narrow(format) || rows > 16) return many;
-  const TeamGrid few(args, 4);
-  const bool four = rows <= 8 ? many.blocks() > device.sm_count() : few.blocks() <= 2 * device.sm_count();
-  return four ? few : TeamGrid(args, 8);
-}
-
-// Where decoding takes most of the time, and where the segments are too many for the other kernel's blocks to have one
-// each, but not for these (measured).
-bool team_pays(CudaDevice& device, TileFormat format, MultiplyArgs args, int32_t rows) {
-  if (format == TileFormat::kBf16 || format == TileFormat::kF16 || rows > kTeamRows) return false;
-  if (rows < kLeastTeamRows || args.segments == 1 || args.segments > kMostTeamBlocks) return false;
-  if (team_kernel(format, rows).kernel == nullptr) return false;
-  const int full = device.sm_count(), blocks = TeamGrid(args, 8).blocks();
-  if (rows <= 8) {
-    if (is_narrow(format)) return blocks <= 2 * full;
-    return args.segments > 4 && blocks <= (rows > 4 ? 3 * full / 2 : full);
-  }
-  if (is_narrow(format) && rows <= 16) return blocks <= 4 * full;
-  return (args.strips + 3) / 4 * args.segments > 2 * full && blocks <= 2 * full;
-}
-
-void launch_team(CudaDevice& device, TileFormat format, MultiplyArgs args, std::byte* workspace, int32_t rows) {
-  constexpr int64_t kReserved = 1024;  // of shared memory, by the system for each block
-  constexpr int kMostStages = 79;      // of weights, for whose barriers there is room
-  const TeamKernel kernel = team_kernel(format, rows);
-  const TeamGrid grid = team_grid(device, format, args, rows);
-  args.block_strips = grid.strips;
-  args.splits = grid.splits;
-  const int tiles = args.segment_tiles;
-  const auto x_stages = static_cast<uint32_t>((tiles + kernel.x_tiles - 1) / kernel.x_tiles);
-  args.x_stages = static_cast<int32_t>(std::min<int64_t>(std::bit_ceil(x_stages), rows <= 16 ? 16 : 256 / kernel.rows));
-  const int64_t units = (grid.strips * kernel.rows / 8 + grid.splits - 1) / grid.splits;
-  const int64_t fixed = kernel.barrier_bytes + args.x_stages * kernel.x_bytes + units * args.segments * 512;
-  const int64_t strip_stages = grid.strips * kernel.stage_bytes;
-  const int64_t fit = ((device.shared_limit() - kReserved) / 2 - fixed) / strip_stages;  // two blocks
-  const int64_t stages = (tiles + kernel.stage_tiles - 1) / kernel.stage_tiles;
-  args.ring_stages =
-      static_cast<int32_t>(std::min<int64_t>(std::clamp<int64_t>(fit, 2, kMostStages / grid.strips), stages));
-  WideX x_maps;
-  if (!map_rows(device, args, workspace, rows, kernel.rows, x_maps)) return;
-  cuda::launch(device,
-               {.grid = grid.blocks(),
-                .block = 32 * grid.strips,
-                .shared_bytes = fixed + args.ring_stages * strip_stages,
-                .cluster = static_cast<unsigned>(grid.splits),
-                .overlap = true},
-               kernel.kernel, args, x_maps);
-}
-
-// --- packed weights, more than sixteen and up to 64 rows
-
-int resident_blocks(CudaDevice& device, const MultiplyArgs& args, int units) {
-  return std::min(device.sm_count() / args.segments, units);  // of a segment
-}
-
-// With more than 32 rows where blocks have several units; with fewer where groups of warps have and, of wide tiles,
-// segments are many (measured).
-bool resident_pays(CudaDevice& device, TileFormat format, const MultiplyArgs& args, int32_t rows) {
-  if (rows < kLeastResidentRows || rows > kResidentRows || different_x(args) > 1) return false;
-  if (args.segments > device.sm_count() || args.segment_tiles * kTileIns > kSegmentIns) return false;
-  if (resident_kernel(format, rows).kernel == nullptr) return false;
-  const int units = (args.strips + 3) / 4;
-  const int blocks = resident_blocks(device, args, units);
-  if (rows > 32) return args.segments > 1 && units > (is_narrow(format) ? 1 : 2) * blocks;
-  return units > 4 * blocks && (is_narrow(format) || args.segments > 4);
-}
-
-// A block a multiprocessor, the same number for each segment; four warps for each unit, at most sixteen.
-void launch_resident(CudaDevice& device, TileFormat format, MultiplyArgs args, std::byte* workspace, int32_t rows) {
-  const ResidentKernel kernel = resident_kernel(format, rows);
-  place_parts(args, 4);
-  const int all = (args.places + 3) / 4;
-  args.splits = resident_blocks(device, args, all);
-  args.block_segments = 1;
-  WideX x_maps;
-  if (!map_rows(device, args, workspace, rows, kernel.rows, x_maps)) return;
-  const int units = (all + args.splits - 1) / args.splits, rounds = (units + 3) / 4;
-  const int warps = 4 * ((units + rounds - 1) / rounds);
-  const int64_t x_bytes = resident_x_bytes(args.segment_tiles, kernel.rows), stage_bytes = kernel.stage_bytes + 16;
-  const int64_t stages = int64_t{rounds} * ((args.segment_tiles + kernel.stage_tiles - 1) / kernel.stage_tiles);
-  args.ring_stages = static_cast<int32_t>(std::min((device.shared_limit() - x_bytes) / (warps * stage_bytes), stages));
-  cuda::launch(device,
-               {.grid = args.splits * args.segments,
-                .block = 32 * warps,
-                .shared_bytes = x_bytes + warps * args.ring_stages * stage_bytes,
-                .together = true,
-                .overlap = true},
-               kernel.kernel, args, x_maps);
-}
-
-// --- packed weights of many segments, up to 16 rows
-
-// Where there is enough for the warps of two blocks of a multiprocessor, but not much more; and for those of one with
-// weights of eight bits (measured).
-bool segments_pay(CudaDevice& device, TileFormat format, const MultiplyArgs& args, int32_t rows) {
-  if (rows > kSegmentRows || args.segments <= 4 || different_x(args) > 1) return false;
-  if (segment_kernel(format, rows).kernel == nullptr) return false;
-  const int runs = args.strips * args.segments / device.sm_count();  // segments of strips, of a multiprocessor
-  if (runs >= kSegmentWarps) return rows > 4 && runs <= (rows <= 8 ? 27 : 25);
-  return rows <= 8 && runs > 8 && !is_narrow(format);
-}
-
-void launch_segments(CudaDevice& device, TileFormat format, MultiplyArgs args, int32_t rows) {
-  constexpr int64_t kReserved = 1024;         // of shared memory, by the system for each block
-  constexpr int64_t kLeastShared = 77 << 10;  // keeps three blocks off a multiprocessor
-  const SegmentKernel kernel = segment_kernel(format, rows);
-  const bool two = args.strips * args.segments >= kSegmentWarps * device.sm_count();
-  const int blocks = std::max(device.sm_count() * (two ? 2 : 1), args.segments);
-  const int segment_blocks = blocks / args.segments;
-  const int strips = (args.strips + segment_blocks - 1) / segment_blocks;  // of a block, at most
-  const int rounds = (strips + kSegmentWarps - 1) / kSegmentWarps;
-  const int warps = (strips + rounds - 1) / rounds;  // all have as much to do
-  place_parts(args, strips);
-  args.x_rows = rows;
-  const int64_t x_bytes = segment_x_bytes(args, rows), stage_bytes = warps * kernel.stage_bytes;
-  const int64_t fit = ((device.shared_limit() - kReserved) / 2 - x_bytes) / stage_bytes;
-  const int64_t stages = (args.segment_tiles + kernel.stage_tiles - 1) / kernel.stage_tiles * rounds;
-  args.ring_stages = static_cast<int32_t>(std::clamp<int64_t>(fit, 1, stages));
-  cuda::launch(device,
-               {.grid = blocks,
-                .block = 32 * warps,
-                .shared_bytes = std::max(x_bytes + args.ring_stages * stage_bytes, kLeastShared),
-                .overlap = true},
-               kernel.kernel, args);
-}
-
 }  // namespace
 
 void prepare_multiply(CudaDevice& device, TileFormat format) {
@@ -379,21 +226,7 @@ void prepare_multiply(CudaDevice& device, TileFormat format) {
   for (const int32_t rows : {16, 32, 64, 128}) {
     cuda::allow_shared(wide_kernel(format, rows).kernel, device.shared_limit());
   }
-  if (format == TileFormat::kBf16 || format == TileFormat::kF16) return;
-  for (const int32_t rows : {32, 64}) {
-    const ResidentKernel resident = resident_kernel(format, rows);
-    if (resident.kernel != nullptr) cuda::allow_shared(resident.kernel, device.shared_limit());
-  }
-  for (const int32_t rows : {8, kSegmentRows}) {
-    const SegmentKernel segment = segment_kernel(format, rows);
-    if (segment.kernel != nullptr) cuda::allow_shared(segment.kernel, device.shared_limit());
-  }
-  for (const int32_t rows : {8, 16, 32, 64}) {
-    const TeamKernel team = team_kernel(format, rows);
-    if (team.kernel == nullptr) continue;
-    cuda::allow_shared(team.kernel, device.shared_limit());
-    cuda::allow_large_clusters(team.kernel);
-  }
+  prepare_packed(device, format);
 }
 
 int64_t multiply_bytes(CudaDevice& device, TileFormat format, const MultiplyArgs& args, int32_t rows) {
@@ -403,9 +236,7 @@ int64_t multiply_bytes(CudaDevice& device, TileFormat format, const MultiplyArgs
 void multiply_tiles(CudaDevice& device, TileFormat format, MultiplyArgs args, std::byte* workspace, int32_t rows) {
   if (rows == 0) return;
   args.partials = reinterpret_cast<float*>(workspace + rounded_bytes(args, rows));
-  if (resident_pays(device, format, args, rows)) return launch_resident(device, format, args, workspace, rows);
-  if (segments_pay(device, format, args, rows)) return launch_segments(device, format, args, rows);
-  if (team_pays(device, format, args, rows)) return launch_team(device, format, args, workspace, rows);
+  if (launch_packed(device, format, args, workspace, rows)) return;
   if (few_rows_pay(device, format, args, rows)) return launch_few_rows(device, format, args, rows);
   launch_wide(device, format, args, workspace, rows);
 }

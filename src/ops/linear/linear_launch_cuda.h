@@ -1,0 +1,26 @@
+// What the files that launch the kernels of linear_multiply.h share.
+#pragma once
+
+#include "device/cuda/kernel.h"
+#include "ops/linear/linear_kernels.h"
+
+namespace weir {
+
+// Of x, as parts follow each other.
+int different_x(const MultiplyArgs& args);
+// Deals places out to parts for blocks of so many strips.
+void place_parts(MultiplyArgs& args, int block_strips);
+// x of each part in boxes of so many rows, rounded into the workspace where need be. False: an error, which the device
+// has.
+bool map_rows(CudaDevice& device, const MultiplyArgs& args, std::byte* workspace, int32_t rows, int32_t box_rows,
+              WideX& maps);
+
+// --- packed weights, up to 64 rows (linear_packed_cuda.cu)
+
+void prepare_packed(CudaDevice& device, TileFormat format);
+// Where partial sums are needed: eights of rows that any number up to `rows` may have, of all strips.
+int64_t packed_partials(TileFormat format, const MultiplyArgs& args, int32_t rows);
+// False: the other kernels do it sooner.
+bool launch_packed(CudaDevice& device, TileFormat format, const MultiplyArgs& args, std::byte* workspace, int32_t rows);
+
+}  // namespace weir

@@ -1,0 +1,206 @@
+// Launches of linear_multiply.h for packed weights with few rows.
+#include <algorithm>
+#include <bit>
+
+#include "ops/linear/linear_launch_cuda.h"
+#include "ops/linear/linear_resident_stages_cuda.cuh"
+#include "ops/linear/linear_segment_x_cuda.cuh"
+
+namespace weir {
+namespace {
+
+bool is_packed(TileFormat format) { return format != TileFormat::kBf16 && format != TileFormat::kF16; }
+bool is_narrow(TileFormat format) { return tile_bytes(format) < 1024; }
+
+// --- teams
+
+constexpr int32_t kLeastTeamRows = 2, kTeamRows = 64;
+constexpr int kMostTeamBlocks = 16;  // of a cluster: a segment each
+
+struct TeamGrid {
+  int strips, teams, splits;
+
+  TeamGrid(MultiplyArgs& args, int strips_) : strips(strips_), splits(args.segments) {
+    place_parts(args, strips);
+    teams = (args.places + strips - 1) / strips;
+  }
+  int blocks() const { return teams * splits; }
+};
+
+// Fewer strips, more blocks, where multiprocessors would be idle or have an uneven number (measured).
+TeamGrid team_grid(CudaDevice& device, TileFormat format, MultiplyArgs& args, int32_t rows) {
+  const TeamGrid many(args, 8);
+  if (!is_narrow(format) || rows > 16) return many;
+  const TeamGrid few(args, 4);
+  const bool four = rows <= 8 ? many.blocks() > device.sm_count() : few.blocks() <= 2 * device.sm_count();
+  return four ? few : TeamGrid(args, 8);
+}
+
+// Where decoding takes most of the time, and where the segments are too many for the other kernel's blocks to have one
+// each, but not for these (measured).
+bool team_pays(CudaDevice& device, TileFormat format, MultiplyArgs args, int32_t rows) {
+  if (!is_packed(format) || rows > kTeamRows) return false;
+  if (rows < kLeastTeamRows || args.segments == 1 || args.segments > kMostTeamBlocks) return false;
+  if (team_kernel(format, rows).kernel == nullptr) return false;
+  const int full = device.sm_count(), blocks = TeamGrid(args, 8).blocks();
+  if (rows <= 8) {
+    if (is_narrow(format)) return blocks <= 2 * full;
+    return args.segments > 4 && blocks <= (rows > 4 ? 3 * full / 2 : full);
+  }
+  if (is_narrow(format) && rows <= 16) return blocks <= 4 * full;
+  return (args.strips + 3) / 4 * args.segments > 2 * full && blocks <= 2 * full;
+}
+
+void launch_team(CudaDevice& device, TileFormat format, MultiplyArgs args, std::byte* workspace, int32_t rows) {
+  constexpr int64_t kReserved = 1024;  // of shared memory, by the system for each block
+  constexpr int kMostStages = 79;      // of weights, for whose barriers there is room
+  const TeamKernel kernel = team_kernel(format, rows);
+  const TeamGrid grid = team_grid(device, format, args, rows);
+  args.block_strips = grid.strips;
+  args.splits = grid.splits;
+  const int tiles = args.segment_tiles;
+  const auto x_stages = static_cast<uint32_t>((tiles + kernel.x_tiles - 1) / kernel.x_tiles);
+  args.x_stages = static_cast<int32_t>(std::min<int64_t>(std::bit_ceil(x_stages), rows <= 16 ? 16 : 256 / kernel.rows));
+  const int64_t units = (grid.strips * kernel.rows / 8 + grid.splits - 1) / grid.splits;
+  const int64_t fixed = kernel.barrier_bytes + args.x_stages * kernel.x_bytes + units * args.segments * 512;
+  const int64_t strip_stages = grid.strips * kernel.stage_bytes;
+  const int64_t fit = ((device.shared_limit() - kReserved) / 2 - fixed) / strip_stages;  // two blocks
+  const int64_t stages = (tiles + kernel.stage_tiles - 1) / kernel.stage_tiles;
+  args.ring_stages =
+      static_cast<int32_t>(std::min<int64_t>(std::clamp<int64_t>(fit, 2, kMostStages / grid.strips), stages));
+  WideX x_maps;
+  if (!map_rows(device, args, workspace, rows, kernel.rows, x_maps)) return;
+  cuda::launch(device,
+               {.grid = grid.blocks(),
+                .block = 32 * grid.strips,
+                .shared_bytes = fixed + args.ring_stages * strip_stages,
+                .cluster = static_cast<unsigned>(grid.splits),
+                .overlap = true},
+               kernel.kernel, args, x_maps);
+}
+
+// --- x that stays in shared memory, more than sixteen rows
+
+constexpr int32_t kLeastResidentRows = 17, kResidentRows = 64;
+
+int resident_blocks(CudaDevice& device, const MultiplyArgs& args, int units) {
+  return std::min(device.sm_count() / args.segments, units);  // of a segment
+}
+
+// With more than 32 rows where blocks have several units; with fewer where groups of warps have and, of wide tiles,
+// segments are many (measured).
+bool resident_pays(CudaDevice& device, TileFormat format, const MultiplyArgs& args, int32_t rows) {
+  if (rows < kLeastResidentRows || rows > kResidentRows || different_x(args) > 1) return false;
+  if (args.segments > device.sm_count() || args.segment_tiles * kTileIns > kSegmentIns) return false;
+  if (resident_kernel(format, rows).kernel == nullptr) return false;
+  const int units = (args.strips + 3) / 4;
+  const int blocks = resident_blocks(device, args, units);
+  if (rows > 32) return args.segments > 1 && units > (is_narrow(format) ? 1 : 2) * blocks;
+  return units > 4 * blocks && (is_narrow(format) || args.segments > 4);
+}
+
+// A block a multiprocessor, the same number for each segment; four warps for each unit, at most sixteen.
+void launch_resident(CudaDevice& device, TileFormat format, MultiplyArgs args, std::byte* workspace, int32_t rows) {
+  const ResidentKernel kernel = resident_kernel(format, rows);
+  place_parts(args, 4);
+  const int all = (args.places + 3) / 4;
+  args.splits = resident_blocks(device, args, all);
+  args.block_segments = 1;
+  WideX x_maps;
+  if (!map_rows(device, args, workspace, rows, kernel.rows, x_maps)) return;
+  const int units = (all + args.splits - 1) / args.splits, rounds = (units + 3) / 4;
+  const int warps = 4 * ((units + rounds - 1) / rounds);
+  const int64_t x_bytes = resident_x_bytes(args.segment_tiles, kernel.rows), stage_bytes = kernel.stage_bytes + 16;
+  const int64_t stages = int64_t{rounds} * ((args.segment_tiles + kernel.stage_tiles - 1) / kernel.stage_tiles);
+  args.ring_stages = static_cast<int32_t>(std::min((device.shared_limit() - x_bytes) / (warps * stage_bytes), stages));
+  cuda::launch(device,
+               {.grid = args.splits * args.segments,
+                .block = 32 * warps,
+                .shared_bytes = x_bytes + warps * args.ring_stages * stage_bytes,
+                .together = true,
+                .overlap = true},
+               kernel.kernel, args, x_maps);
+}
+
+// --- many segments, up to 16 rows
+
+// Where there is enough for the warps of two blocks of a multiprocessor, but not much more; and for those of one with
+// weights of eight bits (measured).
+bool segments_pay(CudaDevice& device, TileFormat format, const MultiplyArgs& args, int32_t rows) {
+  if (rows > kSegmentRows || args.segments <= 4 || different_x(args) > 1) return false;
+  if (segment_kernel(format, rows).kernel == nullptr) return false;
+  const int runs = args.strips * args.segments / device.sm_count();  // segments of strips, of a multiprocessor
+  if (runs >= kSegmentWarps) return rows > 4 && runs <= (rows <= 8 ? 27 : 25);
+  return rows <= 8 && runs > 8 && !is_narrow(format);
+}
+
+void launch_segments(CudaDevice& device, TileFormat format, MultiplyArgs args, int32_t rows) {
+  constexpr int64_t kReserved = 1024;         // of shared memory, by the system for each block
+  constexpr int64_t kLeastShared = 77 << 10;  // keeps three blocks off a multiprocessor
+  const SegmentKernel kernel = segment_kernel(format, rows);
+  const bool two = args.strips * args.segments >= kSegmentWarps * device.sm_count();
+  const int blocks = std::max(device.sm_count() * (two ? 2 : 1), args.segments);
+  const int segment_blocks = blocks / args.segments;
+  const int strips = (args.strips + segment_blocks - 1) / segment_blocks;  // of a block, at most
+  const int rounds = (strips + kSegmentWarps - 1) / kSegmentWarps;
+  const int warps = (strips + rounds - 1) / rounds;  // all have as much to do
+  place_parts(args, strips);
+  args.x_rows = rows;
+  const int64_t x_bytes = segment_x_bytes(args, rows), stage_bytes = warps * kernel.stage_bytes;
+  const int64_t fit = ((device.shared_limit() - kReserved) / 2 - x_bytes) / stage_bytes;
+  const int64_t stages = (args.segment_tiles + kernel.stage_tiles - 1) / kernel.stage_tiles * rounds;
+  args.ring_stages = static_cast<int32_t>(std::clamp<int64_t>(fit, 1, stages));
+  cuda::launch(device,
+               {.grid = blocks,
+                .block = 32 * warps,
+                .shared_bytes = std::max(x_bytes + args.ring_stages * stage_bytes, kLeastShared),
+                .overlap = true},
+               kernel.kernel, args);
+}
+
+}  // namespace
+
+void prepare_packed(CudaDevice& device, TileFormat format) {
+  if (!is_packed(format)) return;
+  for (const int32_t rows : {32, 64}) {
+    const ResidentKernel resident = resident_kernel(format, rows);
+    if (resident.kernel != nullptr) cuda::allow_shared(resident.kernel, device.shared_limit());
+  }
+  for (const int32_t rows : {8, kSegmentRows}) {
+    const SegmentKernel segment = segment_kernel(format, rows);
+    if (segment.kernel != nullptr) cuda::allow_shared(segment.kernel, device.shared_limit());
+  }
+  for (const int32_t rows : {8, 16, 32, 64}) {
+    const TeamKernel team = team_kernel(format, rows);
+    if (team.kernel == nullptr) continue;
+    cuda::allow_shared(team.kernel, device.shared_limit());
+    cuda::allow_large_clusters(team.kernel);
+  }
+}
+
+int64_t packed_partials(TileFormat format, const MultiplyArgs& args, int32_t rows) {
+  if (!is_packed(format)) return 0;
+  int64_t eights = int64_t{args.strips} * ((std::min(rows, kSegmentRows) + 7) / 8);
+  for (const int32_t most : {32, 64}) {
+    if (rows >= kLeastResidentRows && resident_kernel(format, most).kernel != nullptr) {
+      eights = std::max<int64_t>(eights, args.strips * (std::min(most, (rows + 31) / 32 * 32) / 8));
+    }
+  }
+  return eights;
+}
+
+bool launch_packed(CudaDevice& device, TileFormat format, const MultiplyArgs& args, std::byte* workspace,
+                   int32_t rows) {
+  if (resident_pays(device, format, args, rows)) {
+    launch_resident(device, format, args, workspace, rows);
+  } else if (segments_pay(device, format, args, rows)) {
+    launch_segments(device, format, args, rows);
+  } else if (team_pays(device, format, args, rows)) {
+    launch_team(device, format, args, workspace, rows);
+  } else {
+    return false;
+  }
+  return true;
+}
+
+}  // namespace weir
