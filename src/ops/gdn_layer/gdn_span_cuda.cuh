@@ -165,20 +165,6 @@ class BlockFetch {
   int ready_;                         // chunks before this one have their blocks
 };
 
-// By the fourth warpgroup.
-__device__ __forceinline__ void run_values(SpanShared& shared, const SpanPart& part) {
-  const int thread = static_cast<int>(threadIdx.x) % kValueThreads, lane = thread % 32;
-  kda::ValueRows<SpanPart> values(part, shared.inputs[thread / 32], thread / 32, lane);
-  for (int i = part.first; i < part.end; ++i) {
-    const int use = part.use(i), stage = use % kStages;
-    ptx::mbarrier_wait(&shared.empty[stage], (use / kStages + 1) % 2);
-    __syncwarp();
-    values.store(shared.stages[stage].values, i);
-    __syncwarp();
-    if (lane == 0) ptx::mbarrier_arrive(&shared.full[stage]);
-  }
-}
-
 // By the third warpgroup.
 __device__ __forceinline__ void run_outputs(SpanShared& shared, const SpanPart& part, const Blocks& blocks) {
   const int thread = static_cast<int>(threadIdx.x) - kSpanThreads, warp = thread / 32, lane = thread % 32;
@@ -364,7 +350,7 @@ __global__ void __launch_bounds__(kAllThreads, 1) span(const StepView* step, Lay
     if (thread < kSpanThreads + kda::kOutputThreads) {
       for_parts(step, layer, range, spans, [&](const SpanPart& part) { run_outputs(shared, part, blocks); });
     } else {
-      for_parts(step, layer, range, spans, [&](const SpanPart& part) { run_values(shared, part); });
+      for_parts(step, layer, range, spans, [&](const SpanPart& part) { kda::run_values<kStages>(shared, part); });
     }
   } else {
     ptx::raise_registers<kComputeRegisters>();

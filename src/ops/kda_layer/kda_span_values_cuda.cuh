@@ -114,4 +114,19 @@ class ValueRows {
   PageId page_;  // of the next chunk
 };
 
+// v of a part's chunks, by the fourth warpgroup of the serial kernel: into stages when they are empty.
+template <int kStages, class Shared, class Part>
+__device__ __forceinline__ void run_values(Shared& shared, const Part& part) {
+  const int thread = static_cast<int>(threadIdx.x) % kValueThreads, lane = thread % 32;
+  ValueRows<Part> values(part, shared.inputs[thread / 32], thread / 32, lane);
+  for (int i = part.first; i < part.end; ++i) {
+    const int use = part.use(i), stage = use % kStages;
+    ptx::mbarrier_wait(&shared.empty[stage], (use / kStages + 1) % 2);
+    __syncwarp();
+    values.store(shared.stages[stage].values, i);
+    __syncwarp();
+    if (lane == 0) ptx::mbarrier_arrive(&shared.full[stage]);
+  }
+}
+
 }  // namespace weir::kda

@@ -6,6 +6,9 @@
 
 namespace weir {
 
+inline constexpr int64_t kReservedShared = 1024;   // of shared memory, by the system for each block
+inline constexpr int64_t kLeastShared = 77 << 10;  // keeps three blocks off a multiprocessor
+
 // Of x, as parts follow each other.
 int different_x(const MultiplyArgs& args);
 // Deals places out to parts for blocks of so many strips.

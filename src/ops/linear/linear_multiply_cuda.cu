@@ -137,7 +137,6 @@ bool few_rows_pay(CudaDevice& device, TileFormat format, const MultiplyArgs& arg
 }
 
 void launch_few_rows(CudaDevice& device, TileFormat format, MultiplyArgs args, int32_t rows) {
-  constexpr int64_t kLeastShared = 77 << 10;  // keeps three blocks off a multiprocessor
   const FewRowsKernel kernel = few_rows_kernel(format);
   const FewGrid grid = few_grid(device, args, rows);
   place_parts(args, grid.cluster_strips);
@@ -207,10 +206,10 @@ void launch_wide(CudaDevice& device, TileFormat format, MultiplyArgs args, std::
   WideX x_maps;
   if (!map_rows(device, args, workspace, rows, kernel.rows, x_maps)) return;
   // No more blocks are let onto one multiprocessor than are needed, while others have fewer.
-  constexpr int64_t kReserved = 1024;  // of shared memory, by the system for each block
   const int resident = std::min((grid.items(args) + device.sm_count() - 1) / device.sm_count(), kernel.blocks);
-  const int64_t one_less =
-      resident > 1 ? (device.shared_limit() + kReserved) / (resident + 1) - kReserved + 16 : kernel.shared_bytes;
+  const int64_t one_less = resident > 1
+                               ? (device.shared_limit() + kReservedShared) / (resident + 1) - kReservedShared + 16
+                               : kernel.shared_bytes;
   cuda::launch(device,
                {.grid = std::min(grid.items(args), device.sm_count() * kernel.blocks),
                 .block = kernel.threads,

@@ -52,8 +52,7 @@ bool team_pays(CudaDevice& device, TileFormat format, MultiplyArgs args, int32_t
 }
 
 void launch_team(CudaDevice& device, TileFormat format, MultiplyArgs args, std::byte* workspace, int32_t rows) {
-  constexpr int64_t kReserved = 1024;  // of shared memory, by the system for each block
-  constexpr int kMostStages = 79;      // of weights, for whose barriers there is room
+  constexpr int kMostStages = 79;  // of weights, for whose barriers there is room
   const TeamKernel kernel = team_kernel(format, rows);
   const TeamGrid grid = team_grid(device, format, args, rows);
   args.block_strips = grid.strips;
@@ -64,7 +63,7 @@ void launch_team(CudaDevice& device, TileFormat format, MultiplyArgs args, std::
   const int64_t units = (grid.strips * kernel.rows / 8 + grid.splits - 1) / grid.splits;
   const int64_t fixed = kernel.barrier_bytes + args.x_stages * kernel.x_bytes + units * args.segments * 512;
   const int64_t strip_stages = grid.strips * kernel.stage_bytes;
-  const int64_t fit = ((device.shared_limit() - kReserved) / 2 - fixed) / strip_stages;  // two blocks
+  const int64_t fit = ((device.shared_limit() - kReservedShared) / 2 - fixed) / strip_stages;  // two blocks
   const int64_t stages = (tiles + kernel.stage_tiles - 1) / kernel.stage_tiles;
   args.ring_stages =
       static_cast<int32_t>(std::min<int64_t>(std::clamp<int64_t>(fit, 2, kMostStages / grid.strips), stages));
@@ -105,7 +104,6 @@ void launch_resident(CudaDevice& device, TileFormat format, MultiplyArgs args, s
   place_parts(args, 4);
   const int all = (args.places + 3) / 4;
   args.splits = resident_blocks(device, args, all);
-  args.block_segments = 1;
   WideX x_maps;
   if (!map_rows(device, args, workspace, rows, kernel.rows, x_maps)) return;
   const int units = (all + args.splits - 1) / args.splits, rounds = (units + 3) / 4;
@@ -135,8 +133,6 @@ bool segments_pay(CudaDevice& device, TileFormat format, const MultiplyArgs& arg
 }
 
 void launch_segments(CudaDevice& device, TileFormat format, MultiplyArgs args, int32_t rows) {
-  constexpr int64_t kReserved = 1024;         // of shared memory, by the system for each block
-  constexpr int64_t kLeastShared = 77 << 10;  // keeps three blocks off a multiprocessor
   const SegmentKernel kernel = segment_kernel(format, rows);
   const bool two = args.strips * args.segments >= kSegmentWarps * device.sm_count();
   const int blocks = std::max(device.sm_count() * (two ? 2 : 1), args.segments);
@@ -147,7 +143,7 @@ void launch_segments(CudaDevice& device, TileFormat format, MultiplyArgs args, i
   place_parts(args, strips);
   args.x_rows = rows;
   const int64_t x_bytes = segment_x_bytes(args, rows), stage_bytes = warps * kernel.stage_bytes;
-  const int64_t fit = ((device.shared_limit() - kReserved) / 2 - x_bytes) / stage_bytes;
+  const int64_t fit = ((device.shared_limit() - kReservedShared) / 2 - x_bytes) / stage_bytes;
   const int64_t stages = (args.segment_tiles + kernel.stage_tiles - 1) / kernel.stage_tiles * rounds;
   args.ring_stages = static_cast<int32_t>(std::clamp<int64_t>(fit, 1, stages));
   cuda::launch(device,

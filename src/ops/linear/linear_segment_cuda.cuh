@@ -141,12 +141,10 @@ __global__ void __launch_bounds__(32 * kSegmentWarps, 2) linear_segment(const __
       }
       ring.release();
     }
-    if (args.segments > 1) {
-      const SegmentMeeting<kColumns> meeting(args, place);
-      meeting.leave(share.segment, sums);
-      if (!last_to_arrive(meeting.counter, args.segments)) continue;
-      sums = meeting.total(args.segments);
-    }
+    const SegmentMeeting<kColumns> meeting(args, place);
+    meeting.leave(share.segment, sums);
+    if (!last_to_arrive(meeting.counter, args.segments)) continue;
+    sums = meeting.total(args.segments);
     StripSums<8 * kColumns> flat;
     for (int j = 0; j < 4 * kColumns; ++j) flat[j] = sums.value[j / 4][j % 4];
     store_sums<8 * kColumns>(args, place, 0, rows, flat);
