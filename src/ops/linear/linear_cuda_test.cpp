@@ -312,6 +312,28 @@ TEST_F(LinearCuda, GivesTheSameBitsWhereXStays) {
   }
 }
 
+// So many outputs that blocks of a cluster keep a segment of x each; the last cluster has fewer strips.
+TEST_F(LinearCuda, GivesTheSameBitsWhereTeamsKeepX) {
+  std::mt19937 random(16);
+  const int64_t teams = device().sm_count() / 4, out = teams * 14 * 16 - 40;
+  for (const WeightFormat format : {WeightFormat::kMxfp4, WeightFormat::kQ4_0}) {
+    const int64_t in = fitting(format, 6500);
+    const Weight& weight = keep(random_weight(random, format, out, in, Values::kUsual));
+    Rows x(16, in);
+    x.fill(random, Values::kUsual);
+    for (const int64_t rows : {5, 16}) {
+      Rows some(rows, in);
+      for (int64_t r = 0; r < rows; ++r) std::copy_n(x.row(r), in, some.row(r));
+      const Product together = multiply(weight, nullptr, some, Activations::kAuto);
+      for (const int64_t r : {int64_t{0}, rows - 1}) {
+        Rows one = row_alone(x, r);
+        ASSERT_TRUE(same_bits(together.row(r, out), multiply(weight, nullptr, one, Activations::kAuto).row(0, out)))
+            << weight_format_name(format) << " row " << r << " of " << rows;
+      }
+    }
+  }
+}
+
 TEST_F(LinearCuda, ServesStepsSmallerThanItsBounds) {
   std::mt19937 random(5);
   const int64_t out = 50, in = 4200;

@@ -90,6 +90,17 @@ inline TeamKernel team_kernel(TileFormat format, int32_t rows) {
   return table_of(format, team_kernel_plain, team_kernel_block, team_kernel_super)(format, rows);
 }
 
+inline constexpr int kTeamFewWarps = 14;  // of a block, at most
+
+// Of packed weights, up to 16 rows: the instance for 8 or 16.
+SegmentKernel team_few_kernel_plain(TileFormat format, int32_t rows);
+SegmentKernel team_few_kernel_block(TileFormat format, int32_t rows);
+SegmentKernel team_few_kernel_super(TileFormat format, int32_t rows);
+
+inline SegmentKernel team_few_kernel(TileFormat format, int32_t rows) {
+  return table_of(format, team_few_kernel_plain, team_few_kernel_block, team_few_kernel_super)(format, rows);
+}
+
 // Of packed weights without minima, up to 64 rows.
 struct ResidentKernel {
   void (*kernel)(MultiplyArgs, WideX) = nullptr;

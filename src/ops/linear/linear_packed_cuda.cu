@@ -78,6 +78,37 @@ void launch_team(CudaDevice& device, TileFormat format, MultiplyArgs args, std::
                kernel.kernel, args, x_maps);
 }
 
+// --- teams whose blocks keep x, up to 16 rows
+
+// Where most multiprocessors have two blocks and all teams run at once, which not all multiprocessors can be part of
+// (measured).
+bool team_few_pays(CudaDevice& device, TileFormat format, MultiplyArgs args, int32_t rows) {
+  if (!is_packed(format) || rows <= 4 || rows > 16 || args.segments <= 4 || args.segments > 8) return false;
+  if (args.segment_tiles * kTileIns > kSegmentIns) return false;
+  const int full = device.sm_count(), blocks = TeamGrid(args, kTeamFewWarps).blocks();
+  return blocks > 3 * full / 2 && blocks <= 7 * full / 4;
+}
+
+void launch_team_few(CudaDevice& device, TileFormat format, MultiplyArgs args, int32_t rows) {
+  const SegmentKernel kernel = team_few_kernel(format, rows);
+  const TeamGrid grid(args, kTeamFewWarps);
+  args.splits = grid.splits;
+  args.x_rows = rows;
+  const int units = grid.strips * (rows <= 8 ? 1 : 2);
+  args.meeting_bytes = (units + args.segments - 1) / args.segments * args.segments * 512 + 16;
+  const int64_t fixed = segment_x_bytes(args, rows) + args.meeting_bytes, stage_bytes = grid.strips * kernel.stage_bytes;
+  const int64_t fit = ((device.shared_limit() - kReservedShared) / 2 - fixed) / stage_bytes;
+  const int64_t stages = (args.segment_tiles + kernel.stage_tiles - 1) / kernel.stage_tiles;
+  args.ring_stages = static_cast<int32_t>(std::clamp<int64_t>(fit, 1, stages));
+  cuda::launch(device,
+               {.grid = grid.blocks(),
+                .block = 32 * grid.strips,
+                .shared_bytes = fixed + args.ring_stages * stage_bytes,
+                .cluster = static_cast<unsigned>(grid.splits),
+                .overlap = true},
+               kernel.kernel, args);
+}
+
 // --- x that stays in shared memory, more than sixteen rows
 
 constexpr int32_t kLeastResidentRows = 17, kResidentRows = 64;
@@ -166,6 +197,7 @@ void prepare_packed(CudaDevice& device, TileFormat format) {
     const SegmentKernel segment = segment_kernel(format, rows);
     if (segment.kernel != nullptr) cuda::allow_shared(segment.kernel, device.shared_limit());
   }
+  for (const int32_t rows : {8, 16}) cuda::allow_shared(team_few_kernel(format, rows).kernel, device.shared_limit());
   for (const int32_t rows : {8, 16, 32, 64}) {
     const TeamKernel team = team_kernel(format, rows);
     if (team.kernel == nullptr) continue;
@@ -189,6 +221,8 @@ bool launch_packed(CudaDevice& device, TileFormat format, const MultiplyArgs& ar
                    int32_t rows) {
   if (resident_pays(device, format, args, rows)) {
     launch_resident(device, format, args, workspace, rows);
+  } else if (team_few_pays(device, format, args, rows)) {
+    launch_team_few(device, format, args, rows);
   } else if (segments_pay(device, format, args, rows)) {
     launch_segments(device, format, args, rows);
   } else if (team_pays(device, format, args, rows)) {

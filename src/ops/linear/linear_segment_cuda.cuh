@@ -26,9 +26,10 @@ struct SegmentShare {
 };
 
 // The tiles of a warp's strips.
+template <class Share>
 struct SegmentRuns {
   const MultiplyArgs& args;
-  const SegmentShare& share;
+  const Share& share;
   int tile_bytes;
 
   __device__ int strip(int i) const {
@@ -107,18 +108,37 @@ __device__ inline void multiply_stage(const std::byte* tiles, SegmentTile<kColum
   }
 }
 
+// A segment of a strip; the first time pieces of x are waited for.
+template <class Operand, class Ring, int kColumns>
+__device__ inline void multiply_segment(const MultiplyArgs& args, Ring& ring, const SegmentX& x, bool first_time,
+                                        Sums<kColumns>& sums) {
+  constexpr int kStage = kStageTiles<Operand>;
+  SegmentTile<kColumns> of_x = x.template tile<kColumns>();
+  for (int k = 0; k < args.segment_tiles; k += kStage) {
+    const std::byte* tiles = ring.acquire();
+    if (first_time) x.wait(k / SegmentX::kPieceTiles);
+    if (k + kStage <= args.segment_tiles) {
+      multiply_stage<Operand, kStage>(tiles, of_x, sums);
+    } else {
+      for (int t = k; t < args.segment_tiles; ++t) {
+        multiply_stage<Operand, 1>(tiles + (t - k) * Operand::kBytes, of_x, sums);
+      }
+    }
+    ring.release();
+  }
+}
+
 template <TileFormat kFormat, int kColumns>
 __global__ void __launch_bounds__(32 * kSegmentWarps, 2) linear_segment(const __grid_constant__ MultiplyArgs args) {
   using Operand = typename OperandOf<kFormat>::Type;
-  constexpr int kStage = kStageTiles<Operand>;
   WEIR_DYNAMIC_SHARED(std::byte, shared);
   cuda::ptx::let_next_start();
   const SegmentShare share(args);
   if (share.strips == 0) return cuda::ptx::wait_for_previous();
   const int warp = static_cast<int>(threadIdx.x) / 32, warps = static_cast<int>(blockDim.x) / 32;
   const int ring_bytes = args.ring_stages * (kStageBytes<Operand> + 16);
-  const SegmentRuns runs{args, share, Operand::kBytes};
-  TileRing<Operand, SegmentRuns> ring(shared + warp * ring_bytes, runs, args.ring_stages);
+  const SegmentRuns<SegmentShare> runs{args, share, Operand::kBytes};
+  TileRing<Operand, SegmentRuns<SegmentShare>> ring(shared + warp * ring_bytes, runs, args.ring_stages);
   const SegmentX x(args, share.segment, shared + warps * ring_bytes);
   __syncthreads();
   cuda::ptx::wait_for_previous();
@@ -128,19 +148,7 @@ __global__ void __launch_bounds__(32 * kSegmentWarps, 2) linear_segment(const __
     const int place = share.first + runs.strip(i);
     Sums<kColumns> sums;
     sums.clear();
-    SegmentTile<kColumns> of_x = x.template tile<kColumns>();
-    for (int k = 0; k < args.segment_tiles; k += kStage) {
-      const std::byte* tiles = ring.acquire();
-      if (i == 0) x.wait(k / SegmentX::kPieceTiles);
-      if (k + kStage <= args.segment_tiles) {
-        multiply_stage<Operand, kStage>(tiles, of_x, sums);
-      } else {
-        for (int t = k; t < args.segment_tiles; ++t) {
-          multiply_stage<Operand, 1>(tiles + (t - k) * Operand::kBytes, of_x, sums);
-        }
-      }
-      ring.release();
-    }
+    multiply_segment<Operand>(args, ring, x, i == 0, sums);
     const SegmentMeeting<kColumns> meeting(args, place);
     meeting.leave(share.segment, sums);
     if (!last_to_arrive(meeting.counter, args.segments)) continue;

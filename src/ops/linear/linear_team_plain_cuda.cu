@@ -1,4 +1,5 @@
 #include "ops/linear/linear_team_cuda.cuh"
+#include "ops/linear/linear_team_few_cuda.cuh"
 
 namespace weir {
 
@@ -8,6 +9,17 @@ TeamKernel team_kernel_plain(TileFormat format, int32_t rows) {
       return team_instance<TileFormat::kE4m3>(rows);
     case TileFormat::kMxfp4:
       return team_instance<TileFormat::kMxfp4>(rows);
+    default:
+      return {};
+  }
+}
+
+SegmentKernel team_few_kernel_plain(TileFormat format, int32_t rows) {
+  switch (format) {
+    case TileFormat::kE4m3:
+      return team_few_instance<TileFormat::kE4m3>(rows);
+    case TileFormat::kMxfp4:
+      return team_few_instance<TileFormat::kMxfp4>(rows);
     default:
       return {};
   }
