@@ -1,4 +1,4 @@
-// Products of tiled weights on the tensor cores (linear_tiles.h), in four kernels with the same bits:
+// Products of tiled weights on the tensor cores (linear_tiles.h), in six kernels with the same bits:
 //
 // Few rows, at most eight: bound by the weights. Warps multiply strips of sixteen outputs, each by itself: its ring
 // brings their tiles. x lies in its block's shared memory as BF16; the block's threads bring it, since the copy engine
@@ -9,6 +9,9 @@
 //
 // Packed weights of many segments, with up to 16 rows: a block has one segment of some strips, whose x stays in its
 // shared memory, and sums meet in memory.
+//
+// The same where most multiprocessors have two blocks of a cluster that has all segments of some strips: sums meet in
+// the cluster's shared memory.
 //
 // Others with up to 64 rows, where decoding or many segments decide: clusters of blocks, a block a segment of
 // some strips, whose sums meet through their shared memory.

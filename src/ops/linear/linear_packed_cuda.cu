@@ -96,7 +96,8 @@ void launch_team_few(CudaDevice& device, TileFormat format, MultiplyArgs args, i
   args.x_rows = rows;
   const int units = grid.strips * (rows <= 8 ? 1 : 2);
   args.meeting_bytes = (units + args.segments - 1) / args.segments * args.segments * 512 + 16;
-  const int64_t fixed = segment_x_bytes(args, rows) + args.meeting_bytes, stage_bytes = grid.strips * kernel.stage_bytes;
+  const int64_t fixed = segment_x_bytes(args, rows) + args.meeting_bytes;
+  const int64_t stage_bytes = grid.strips * kernel.stage_bytes;
   const int64_t fit = ((device.shared_limit() - kReservedShared) / 2 - fixed) / stage_bytes;
   const int64_t stages = (args.segment_tiles + kernel.stage_tiles - 1) / kernel.stage_tiles;
   args.ring_stages = static_cast<int32_t>(std::clamp<int64_t>(fit, 1, stages));

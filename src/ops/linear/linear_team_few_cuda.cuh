@@ -1,6 +1,6 @@
-// The kernel of linear_multiply.h for packed weights of several segments, with up to 16 rows. A team of blocks, a cluster,
-// has all segments of some strips of outputs, a block one segment, whose rows of x stay in its shared memory, and each of
-// its warps a strip. Sums of segments meet in the shared memory of the team's blocks.
+// The kernel of linear_multiply.h for packed weights of several segments, with up to 16 rows. A team of blocks, a
+// cluster, has all segments of some strips of outputs, a block one segment, whose rows of x stay in its shared memory,
+// and each of its warps a strip. Sums of segments meet in the shared memory of the team's blocks.
 #pragma once
 
 #include "ops/linear/linear_segment_cuda.cuh"
@@ -50,7 +50,6 @@ struct TeamMeeting {
   }
 };
 
-// The kernel after the next begins once x is on its way, so that its weights do not come first.
 template <TileFormat kFormat, int kColumns>
 __global__ void __launch_bounds__(32 * kTeamFewWarps, 2) linear_team_few(const __grid_constant__ MultiplyArgs args) {
   using Operand = typename OperandOf<kFormat>::Type;
@@ -66,7 +65,7 @@ __global__ void __launch_bounds__(32 * kTeamFewWarps, 2) linear_team_few(const _
   cuda::ptx::cluster_arrive_relaxed();
   cuda::ptx::wait_for_previous();
   x.load(part_of(args, item.first));
-  cuda::ptx::let_next_start();
+  cuda::ptx::let_next_start();  // its weights come after this kernel's x
   const int rows = step_rows(args);
   cuda::ptx::cluster_wait();  // barriers for sums are there
   if (warp < item.strips) {
