@@ -92,7 +92,7 @@ inline TeamKernel team_kernel(TileFormat format, int32_t rows) {
 
 inline constexpr int kTeamFewWarps = 14;  // of a block, at most
 
-// Of packed weights, up to 16 rows: the instance for 8 or 16.
+// Of packed weights, up to 16 rows: the instance for 8 or, without minima, 16.
 SegmentKernel team_few_kernel_plain(TileFormat format, int32_t rows);
 SegmentKernel team_few_kernel_block(TileFormat format, int32_t rows);
 SegmentKernel team_few_kernel_super(TileFormat format, int32_t rows);

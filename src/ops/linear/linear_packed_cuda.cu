@@ -84,7 +84,7 @@ void launch_team(CudaDevice& device, TileFormat format, MultiplyArgs args, std::
 // (measured).
 bool team_few_pays(CudaDevice& device, TileFormat format, MultiplyArgs args, int32_t rows) {
   if (!is_packed(format) || rows <= 4 || rows > 16 || args.segments <= 4 || args.segments > 8) return false;
-  if (args.segment_tiles * kTileIns > kSegmentIns) return false;
+  if (args.segment_tiles * kTileIns > kSegmentIns || team_few_kernel(format, rows).kernel == nullptr) return false;
   const int full = device.sm_count(), blocks = TeamGrid(args, kTeamFewWarps).blocks();
   return blocks > 3 * full / 2 && blocks <= 7 * full / 4;
 }
@@ -198,7 +198,10 @@ void prepare_packed(CudaDevice& device, TileFormat format) {
     const SegmentKernel segment = segment_kernel(format, rows);
     if (segment.kernel != nullptr) cuda::allow_shared(segment.kernel, device.shared_limit());
   }
-  for (const int32_t rows : {8, 16}) cuda::allow_shared(team_few_kernel(format, rows).kernel, device.shared_limit());
+  for (const int32_t rows : {8, 16}) {
+    const SegmentKernel few = team_few_kernel(format, rows);
+    if (few.kernel != nullptr) cuda::allow_shared(few.kernel, device.shared_limit());
+  }
   for (const int32_t rows : {8, 16, 32, 64}) {
     const TeamKernel team = team_kernel(format, rows);
     if (team.kernel == nullptr) continue;

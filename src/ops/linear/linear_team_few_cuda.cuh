@@ -85,8 +85,13 @@ __global__ void __launch_bounds__(32 * kTeamFewWarps, 2) linear_team_few(const _
 template <TileFormat kFormat>
 SegmentKernel team_few_instance(int32_t rows) {
   using Operand = typename OperandOf<kFormat>::Type;
-  return {rows <= 8 ? linear_team_few<kFormat, 1> : linear_team_few<kFormat, 2>, kStageBytes<Operand> + 16,
-          kStageTiles<Operand>};
+  const SegmentKernel few = {linear_team_few<kFormat, 1>, kStageBytes<Operand> + 16, kStageTiles<Operand>};
+  if (rows <= 8) return few;
+  if constexpr (Operand::kMinima) {
+    return {};
+  } else {
+    return {linear_team_few<kFormat, 2>, few.stage_bytes, few.stage_tiles};
+  }
 }
 
 }  // namespace weir
