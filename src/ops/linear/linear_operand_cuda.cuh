@@ -215,10 +215,17 @@ struct E4m3Operand {
   }
   __device__ float scale(int, int half) const { return scale_[half]; }
 
+  // In each half of a word the code for the register with the even number lies where BF16 has its bits, 15 and 10-4; of
+  // the other's the sign lies at 11, the rest at 14-12 and 3-0.
+  __device__ static uint32_t spread(uint32_t bytes) {
+    const uint32_t even = bytes & 0x00ff00ffu, odd = bytes >> 8 & 0x00ff00ffu;
+    return (even & 0x00800080u) << 8 | (even & 0x007f007fu) << 4 | (odd & 0x00800080u) << 4 |
+           (odd & 0x00700070u) << 8 | (odd & 0x000f000fu);
+  }
   __device__ static void widen(uint32_t w, uint32_t& even, uint32_t& odd) {
-    constexpr uint32_t kSign = 0x80008000u, kMagnitude = 0x07f007f0u, kFactor = 0x7b807b80u;  // 2^120
-    even = cuda::ptx::mul_bf16x2((w << 8 & kSign) | (w << 4 & kMagnitude), kFactor);
-    odd = cuda::ptx::mul_bf16x2((w & kSign) | (w >> 4 & kMagnitude), kFactor);
+    constexpr uint32_t kFactor = 0x7b807b80u;  // 2^120
+    even = cuda::ptx::mul_bf16x2(w & 0x87f087f0u, kFactor);
+    odd = cuda::ptx::mul_bf16x2((w << 4 & 0x80f080f0u) | (w >> 4 & 0x07000700u), kFactor);
   }
 
   __device__ static uint32_t word(const WeightView& weight, int64_t o, int64_t k, int w) {
@@ -227,7 +234,7 @@ struct E4m3Operand {
       const int bits = static_cast<uint8_t>(weight.data[(o + row) * weight.row_bytes + k + col]);
       return (bits & 0x7f) == 0x7f ? 0 : bits;
     };
-    if (w < 256) return eight_bit_word(w, code);
+    if (w < 256) return spread(eight_bit_word(w, code));
     const int row = w - 256;
     if (o + row >= weight.out || k >= weight.in) return 0;
     bool nan = false;

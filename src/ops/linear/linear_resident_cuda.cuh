@@ -35,29 +35,24 @@ __global__ void __launch_bounds__(512, 1)
   ring.fill(ring.stages() / 2, ring.stages());
   const int rows = step_rows(args);
   ResidentProduct<Operand, kRows> product(x);
-  // Others hear of a unit's sums some tiles into the next one: until then these are on their way to memory.
   const ResidentMeeting<kRows> meeting{args, share.segment};
   const int group = warp / 4, groups = static_cast<int>(blockDim.x) / 128;
-  const auto place_of = [&](int unit) { return share.first + unit * 4 + warp % 4; };
-  for (int unit = group; unit < share.units; unit += groups) {
+  const auto place_of = [&](int i) { return share.first + (group + i * groups) * 4 + warp % 4; };
+  int left = 0;  // strips for others
+  for (int i = 0; group + i * groups < share.units; ++i) {
     StripSums<kRows> sums;
-    product.multiply_segment(ring, args.segment_tiles, unit == group, sums, [&] {
-      if (unit > group && args.segments > 1) meeting.arrive(place_of(unit - groups));
-    });
-    if (place_of(unit) >= args.places) break;
+    product.multiply_segment(ring, args.segment_tiles, i == 0, sums);
+    if (place_of(i) >= args.places) break;
     if (args.segments == 1) {
-      store_sums<kRows>(args, place_of(unit), 0, rows, sums);
+      store_sums<kRows>(args, place_of(i), 0, rows, sums);
     } else {
-      meeting.at(place_of(unit)).leave(share.segment, sums);
-      if (unit + groups >= share.units) meeting.arrive(place_of(unit));
+      meeting.at(place_of(i)).leave(share.segment, sums);
+      ++left;
     }
   }
-  if (args.segments > 1) {
+  meeting.arrive(left, place_of);
 #pragma unroll 1
-    for (int unit = group; unit < share.units && place_of(unit) < args.places; unit += groups) {
-      meeting.gather(place_of(unit), rows);
-    }
-  }
+  for (int i = 0; i < left; ++i) meeting.gather(place_of(i), rows);
 }
 
 template <TileFormat kFormat>

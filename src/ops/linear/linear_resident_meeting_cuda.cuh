@@ -16,9 +16,12 @@ struct ResidentMeeting {
   int segment;
 
   __device__ WideMeeting<kRows> at(int place) const { return WideMeeting<kRows>(args, {}, place); }
-  __device__ void arrive(int place) const {
+  // At `count` places, place_of(i): once for all, as what was left must be seen first, which takes a while.
+  template <class Place>
+  __device__ void arrive(int count, const Place& place_of) const {
     __syncwarp();
-    if (lane_index() == 0) cuda::ptx::add_ordered(at(place).counter, 1);
+    for (int i = lane_index(); i < count; i += 32) cuda::ptx::add_ordered(at(place_of(i)).counter, 1);
+    __syncwarp();
   }
   // The last of those who have seen all arrive leaves the counter zero.
   __device__ void await_all(uint32_t* counter) const {

@@ -20,11 +20,8 @@ class ResidentProduct {
   __device__ explicit ResidentProduct(const ResidentX<kRows>& x)
       : x_(x), b_((cuda::ptx::shared_address(x.tiles) & 0x3ffff) >> 4) {}
 
-  // Calls `early` after some tiles.
-  static constexpr int kEarlyTiles = 4;
-  template <class Ring, class Early>
-  __device__ __forceinline__ void multiply_segment(Ring& ring, int tiles, bool x_is_new, StripSums<kRows>& sums,
-                                                   const Early& early) {
+  template <class Ring>
+  __device__ __forceinline__ void multiply_segment(Ring& ring, int tiles, bool x_is_new, StripSums<kRows>& sums) {
     constexpr int kStage = Ring::kStageTiles;
     Turns turns;
     for (float& sum : sums) sum = 0;
@@ -36,14 +33,9 @@ class ResidentProduct {
     const int whole = tiles / kStage * kStage;
     int t = 0;
 #pragma unroll 1
-    for (int end = whole < kEarlyTiles ? whole : kEarlyTiles;; end = whole) {
-#pragma unroll 1
-      for (; t < end; t += kStage) {
-        multiply_stage(ring, x_is_new, t, b, turns, sums);
-        b += kStage * kXStep;
-      }
-      if (t <= kEarlyTiles) early();
-      if (end == whole) break;
+    for (; t < whole; t += kStage) {
+      multiply_stage(ring, x_is_new, t, b, turns, sums);
+      b += kStage * kXStep;
     }
     if (t < tiles) multiply_rest(ring, tiles, x_is_new, t, b, turns, sums);
     cuda::ptx::wgmma_wait<0>();
