@@ -80,6 +80,9 @@ class CudaDevice : public Device {
   // Shared by the ops, which run one after the other; its content does not outlive an op.
   void reserve_workspace(int64_t bytes) { workspace_bytes_ = bytes > workspace_bytes_ ? bytes : workspace_bytes_; }
   virtual std::byte* workspace() = 0;  // at enqueue time; multiple of 256
+  // The same for what blocks of a kernel tell each other (cuda/posts.h): an op leaves it zero.
+  void reserve_posts(int64_t bytes) { posts_bytes_ = bytes > posts_bytes_ ? bytes : posts_bytes_; }
+  virtual std::byte* posts() = 0;
 
   // Copies wait until they are done, and for everything queued before.
   virtual void to_host(void* host, const void* device, int64_t bytes) = 0;
@@ -111,6 +114,7 @@ class CudaDevice : public Device {
   CudaStream stream_ = nullptr;
   const StepView* step_ = nullptr;
   int64_t workspace_bytes_ = 0;
+  int64_t posts_bytes_ = 0;
   RowSource row_source_;
 };
 

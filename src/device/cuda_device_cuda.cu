@@ -139,15 +139,8 @@ class RuntimeDevice final : public CudaDevice {
     }
   }
 
-  std::byte* workspace() override {
-    if (workspace_size_ < workspace_bytes_) {
-      if (workspace_ != nullptr) release(workspace_);
-      workspace_ = allocate(workspace_bytes_);
-      workspace_size_ = workspace_bytes_;
-      drop_graphs();
-    }
-    return workspace_;
-  }
+  std::byte* workspace() override { return grow(workspace_, workspace_bytes_); }
+  std::byte* posts() override { return grow(posts_, posts_bytes_); }
 
   void to_host(void* host, const void* device, int64_t bytes) override {
     keep(cudaMemcpyAsync(host, device, static_cast<size_t>(bytes), cudaMemcpyDeviceToHost, stream()));
@@ -303,8 +296,20 @@ class RuntimeDevice final : public CudaDevice {
   int64_t allocated_ = 0;
   Pinned bounce_;
   std::vector<Pinned> host_;
-  std::byte* workspace_ = nullptr;
-  int64_t workspace_size_ = 0;
+  struct Shared {
+    std::byte* memory = nullptr;
+    int64_t size = 0;
+  };
+  std::byte* grow(Shared& shared, int64_t bytes) {
+    if (shared.size < bytes) {
+      if (shared.memory != nullptr) release(shared.memory);
+      shared = {allocate(bytes), bytes};
+      drop_graphs();
+    }
+    return shared.memory;
+  }
+
+  Shared workspace_, posts_;
   Pinned staging_;
   std::byte* staging_device_ = nullptr;
   int64_t used_ = 0;

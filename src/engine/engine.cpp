@@ -152,6 +152,7 @@ Engine::Engine(const Model& model, const EngineOptions& options)
   if (gpu_ != nullptr) {
     logits_ = reinterpret_cast<float*>(gpu_->allocate_host(options.max_logit_rows * circuit_->logits.cols * 4));
     gpu_->workspace();
+    gpu_->posts();
     if (!gpu_->synchronize()) fail(gpu_->error());
   }
   const auto rows = static_cast<size_t>(options.max_batch_rows);

@@ -59,6 +59,7 @@ class LinearTiles final : public CudaOp {
       prepare_multiply(device, launch.format);
       launch.args.counters = device.allocate_array<uint32_t>(launch.args.counter_count());
       device.reserve_workspace(multiply_bytes(device, launch.format, launch.args, parts.front().max_rows));
+      device.reserve_posts(multiply_posts(launch.format, launch.args, parts.front().max_rows));
     }
   }
 

@@ -31,7 +31,7 @@ inline FewRowsKernel few_rows_kernel(TileFormat format) {
 }
 
 inline constexpr int kSegmentRows = 16;   // at most
-inline constexpr int kSegmentWarps = 13;  // of a block, at most
+inline constexpr int kSegmentWarps = 13, kFewSegmentWarps = 8;  // of a block, at most
 
 // Of E4M3, MXFP4, Q4_0 and Q8_0.
 struct SegmentKernel {
@@ -41,11 +41,11 @@ struct SegmentKernel {
 };
 
 // The instance for so many rows: of 8 or 16.
-SegmentKernel segment_kernel_plain(TileFormat format, int32_t rows);
-SegmentKernel segment_kernel_block(TileFormat format, int32_t rows);
+SegmentKernel segment_kernel_plain(TileFormat format, int32_t rows, int warps);
+SegmentKernel segment_kernel_block(TileFormat format, int32_t rows, int warps);
 
-inline SegmentKernel segment_kernel(TileFormat format, int32_t rows) {
-  return format <= TileFormat::kMxfp4 ? segment_kernel_plain(format, rows) : segment_kernel_block(format, rows);
+inline SegmentKernel segment_kernel(TileFormat format, int32_t rows, int warps) {
+  return format <= TileFormat::kMxfp4 ? segment_kernel_plain(format, rows, warps) : segment_kernel_block(format, rows, warps);
 }
 
 // x of each part, in boxes of the rows of a block.

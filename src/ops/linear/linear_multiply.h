@@ -73,7 +73,8 @@ struct MultiplyArgs {
   int32_t x_rows = 0;          // with few rows and in segments: to be read, at least the step's
   int32_t x_stages = 0;        // of x, in teams
   bool whole_strips = false;   // a warp takes all segments of a strip, with few rows
-  float* partials = nullptr;   // sums of segments
+  float* partials = nullptr;     // sums of segments
+  std::byte* posts = nullptr;    // the same, of the device's posts
 
   // Of strips, for each tile of rows that blocks with a segment each may have.
   int64_t counter_count() const { return int64_t{4} * strips; }
@@ -86,5 +87,6 @@ void prepare_multiply(CudaDevice& device, TileFormat format);
 void multiply_tiles(CudaDevice& device, TileFormat format, MultiplyArgs args, std::byte* workspace, int32_t rows);
 // Enough for any number up to `rows`.
 int64_t multiply_bytes(CudaDevice& device, TileFormat format, const MultiplyArgs& args, int32_t rows);
+int64_t multiply_posts(TileFormat format, const MultiplyArgs& args, int32_t rows);
 
 }  // namespace weir

@@ -1,6 +1,7 @@
 // Launches of linear_multiply.h for packed weights with few rows.
 #include <algorithm>
 #include <bit>
+#include <cstdlib>
 
 #include "ops/linear/linear_launch_cuda.h"
 #include "ops/linear/linear_resident_stages_cuda.cuh"
@@ -9,6 +10,10 @@
 namespace weir {
 namespace {
 
+int env(const char* name, int otherwise) {
+  const char* v = std::getenv(name);
+  return v != nullptr ? std::atoi(v) : otherwise;
+}
 bool is_packed(TileFormat format) { return format != TileFormat::kBf16 && format != TileFormat::kF16; }
 bool is_narrow(TileFormat format) { return tile_bytes(format) < 1024; }
 
@@ -157,21 +162,24 @@ void launch_resident(CudaDevice& device, TileFormat format, MultiplyArgs args, s
 // Where there is enough for the warps of two blocks of a multiprocessor, but not much more; and for those of one with
 // weights of eight bits (measured).
 bool segments_pay(CudaDevice& device, TileFormat format, const MultiplyArgs& args, int32_t rows) {
+  if (env("SEG", -1) == 0) return false;
+  if (env("SEG", -1) == 1 && rows <= kSegmentRows && args.segments > 1) return true;
   if (rows > kSegmentRows || args.segments <= 4 || different_x(args) > 1) return false;
-  if (segment_kernel(format, rows).kernel == nullptr) return false;
+  if (segment_kernel(format, rows, 8).kernel == nullptr) return false;
   const int runs = args.strips * args.segments / device.sm_count();  // segments of strips, of a multiprocessor
   if (runs >= kSegmentWarps) return rows > 4 && runs <= (rows <= 8 ? 27 : 25);
   return rows <= 8 && runs > 8 && !is_narrow(format);
 }
 
 void launch_segments(CudaDevice& device, TileFormat format, MultiplyArgs args, int32_t rows) {
-  const SegmentKernel kernel = segment_kernel(format, rows);
-  const bool two = args.strips * args.segments >= kSegmentWarps * device.sm_count();
+  const bool two = env("TWO", args.strips * args.segments >= kSegmentWarps * device.sm_count()) != 0;
   const int blocks = std::max(device.sm_count() * (two ? 2 : 1), args.segments);
   const int segment_blocks = blocks / args.segments;
   const int strips = (args.strips + segment_blocks - 1) / segment_blocks;  // of a block, at most
-  const int rounds = (strips + kSegmentWarps - 1) / kSegmentWarps;
+  const int most_warps = env("WARPS", kSegmentWarps);
+  const int rounds = (strips + most_warps - 1) / most_warps;
   const int warps = (strips + rounds - 1) / rounds;  // all have as much to do
+  const SegmentKernel kernel = segment_kernel(format, rows, warps);
   place_parts(args, strips);
   args.x_rows = rows;
   const int64_t x_bytes = segment_x_bytes(args, rows), stage_bytes = warps * kernel.stage_bytes;
@@ -182,6 +190,7 @@ void launch_segments(CudaDevice& device, TileFormat format, MultiplyArgs args, i
                {.grid = blocks,
                 .block = 32 * warps,
                 .shared_bytes = std::max(x_bytes + args.ring_stages * stage_bytes, kLeastShared),
+                .together = env("TOGETHER", 1) != 0,
                 .overlap = true},
                kernel.kernel, args);
 }
@@ -195,8 +204,10 @@ void prepare_packed(CudaDevice& device, TileFormat format) {
     if (resident.kernel != nullptr) cuda::allow_shared(resident.kernel, device.shared_limit());
   }
   for (const int32_t rows : {8, kSegmentRows}) {
-    const SegmentKernel segment = segment_kernel(format, rows);
-    if (segment.kernel != nullptr) cuda::allow_shared(segment.kernel, device.shared_limit());
+    for (const int warps : {8, kSegmentWarps}) {
+      const SegmentKernel segment = segment_kernel(format, rows, warps);
+      if (segment.kernel != nullptr) cuda::allow_shared(segment.kernel, device.shared_limit());
+    }
   }
   for (const int32_t rows : {8, 16}) {
     const SegmentKernel few = team_few_kernel(format, rows);
@@ -210,9 +221,14 @@ void prepare_packed(CudaDevice& device, TileFormat format) {
   }
 }
 
+int64_t packed_posts(TileFormat format, const MultiplyArgs& args, int32_t rows) {
+  if (!is_packed(format) || args.segments == 1) return 0;
+  return int64_t{512} * args.segments * args.strips * ((std::min(rows, kSegmentRows) + 7) / 8);
+}
+
 int64_t packed_partials(TileFormat format, const MultiplyArgs& args, int32_t rows) {
   if (!is_packed(format)) return 0;
-  int64_t eights = int64_t{args.strips} * ((std::min(rows, kSegmentRows) + 7) / 8);
+  int64_t eights = 0;
   for (const int32_t most : {32, 64}) {
     if (rows >= kLeastResidentRows && resident_kernel(format, most).kernel != nullptr) {
       eights = std::max<int64_t>(eights, args.strips * (std::min(most, (rows + 31) / 32 * 32) / 8));

@@ -1,6 +1,7 @@
 // The kernel of linear_multiply.h for packed weights of many segments, with up to 16 rows.
 #pragma once
 
+#include "device/cuda/posts.h"
 #include "ops/linear/linear_kernels.h"
 #include "ops/linear/linear_segment_x_cuda.cuh"
 #include "ops/linear/linear_sums_cuda.cuh"
@@ -44,72 +45,65 @@ struct SegmentRuns {
   }
 };
 
-// Where the sums of the segments of a strip meet in memory. The last warp that comes adds them, segments ascending.
+// Where sums of segments of a strip meet in memory (cuda/posts.h). Its eights of rows are dealt out to the segments: the
+// warp that has the strip in that segment adds them up.
 template <int kColumns>
 struct SegmentMeeting {
-  static constexpr int kFours = kColumns * 32;  // of a segment's sums
+  uint4* posts;
+  int segments, segment, first_unit;
 
-  float4* sums;
-  uint32_t* counter;
-
-  __device__ SegmentMeeting(const MultiplyArgs& args, int place) {
+  __device__ SegmentMeeting(const MultiplyArgs& args, int segment_, int place)
+      : segments(args.segments), segment(segment_), first_unit(place * kColumns) {
     const LinearPart& part = part_of(args, place);
     const int64_t strip = part.first_strip + place - part.first_place;
-    sums = reinterpret_cast<float4*>(args.partials) + strip * args.segments * kFours + lane_index();
-    counter = args.counters + strip;
+    posts = reinterpret_cast<uint4*>(args.posts) + strip * segments * kColumns * 32 + lane_index();
   }
-  __device__ void leave(int segment, const Sums<kColumns>& own) const {
-    for (int c = 0; c < kColumns; ++c) {
-      const float* v = own.value[c];
-      sums[segment * kFours + c * 32] = {v[0], v[1], v[2], v[3]};
-    }
-  }
-  __device__ Sums<kColumns> total(int segments) const {
-    constexpr int kBatch = 8 / kColumns;  // of segments: every read is far
-    Sums<kColumns> total;
-    for (int first = 0; first < segments; first += kBatch) {
-      float4 parts[kBatch][kColumns];
+  __device__ void leave(const Sums<kColumns>& own) const {
 #pragma unroll
-      for (int s = 0; s < kBatch; ++s) {
-        if (first + s >= segments) break;
-        for (int c = 0; c < kColumns; ++c) parts[s][c] = __ldcg(sums + (first + s) * kFours + c * 32);
-      }
-#pragma unroll
-      for (int s = 0; s < kBatch; ++s) {
-        if (first + s >= segments) break;
-        for (int c = 0; c < kColumns; ++c) {
-          const float4& part = parts[s][c];
-          const float values[4] = {part.x, part.y, part.z, part.w};
-          for (int i = 0; i < 4; ++i) {
-            total.value[c][i] = first + s == 0 ? values[i] : total.value[c][i] + values[i];
-          }
-        }
-      }
-    }
-    return total;
+    for (int c = 0; c < kColumns; ++c) cuda::Post::store(posts + (segment * kColumns + c) * 32, own.value[c]);
   }
+  __device__ bool is_own(int column) const { return (first_unit + column) % segments == segment; }
+  __device__ float4 total(int column) const { return cuda::take_posts(posts + column * 32, segments, kColumns * 32); }
 };
 
-// Multiplies kTiles tiles of a stage. A tile is read from shared memory while the one before is multiplied.
-template <class Operand, int kTiles, int kColumns>
+// Multiplies kTiles tiles of a stage. A tile, and with kAhead its x, is read from shared memory while the one before is
+// multiplied.
+template <class Operand, bool kAhead, int kTiles, int kColumns>
 __device__ inline void multiply_stage(const std::byte* tiles, SegmentTile<kColumns>& x, Sums<kColumns>& sums) {
   Operand w(tiles);
+  if constexpr (kAhead) {
+    LoadedTile<kColumns> loaded(x);
 #pragma unroll
-  for (int t = 0; t < kTiles; ++t) {
-    const LoadedTile<kColumns> loaded(x);
-    x.advance();
-    if (t + 1 < kTiles) {
-      const Operand next(tiles + (t + 1) * Operand::kBytes);
-      multiply_tile(w, loaded, sums);
-      w = next;
-    } else {
-      multiply_tile(w, loaded, sums);
+    for (int t = 0; t < kTiles; ++t) {
+      x.advance();
+      if (t + 1 < kTiles) {
+        const Operand next(tiles + (t + 1) * Operand::kBytes);
+        const LoadedTile<kColumns> next_loaded(x);
+        multiply_tile(w, loaded, sums);
+        w = next;
+        loaded = next_loaded;
+      } else {
+        multiply_tile(w, loaded, sums);
+      }
+    }
+  } else {
+#pragma unroll
+    for (int t = 0; t < kTiles; ++t) {
+      const LoadedTile<kColumns> loaded(x);
+      x.advance();
+      if (t + 1 < kTiles) {
+        const Operand next(tiles + (t + 1) * Operand::kBytes);
+        multiply_tile(w, loaded, sums);
+        w = next;
+      } else {
+        multiply_tile(w, loaded, sums);
+      }
     }
   }
 }
 
 // A segment of a strip; the first time pieces of x are waited for.
-template <class Operand, class Ring, int kColumns>
+template <class Operand, bool kAhead, class Ring, int kColumns>
 __device__ inline void multiply_segment(const MultiplyArgs& args, Ring& ring, const SegmentX& x, bool first_time,
                                         Sums<kColumns>& sums) {
   constexpr int kStage = kStageTiles<Operand>;
@@ -118,18 +112,19 @@ __device__ inline void multiply_segment(const MultiplyArgs& args, Ring& ring, co
     const std::byte* tiles = ring.acquire();
     if (first_time) x.wait(k / SegmentX::kPieceTiles);
     if (k + kStage <= args.segment_tiles) {
-      multiply_stage<Operand, kStage>(tiles, of_x, sums);
+      multiply_stage<Operand, kAhead, kStage>(tiles, of_x, sums);
     } else {
       for (int t = k; t < args.segment_tiles; ++t) {
-        multiply_stage<Operand, 1>(tiles + (t - k) * Operand::kBytes, of_x, sums);
+        multiply_stage<Operand, false, 1>(tiles + (t - k) * Operand::kBytes, of_x, sums);
       }
     }
     ring.release();
   }
 }
 
-template <TileFormat kFormat, int kColumns>
-__global__ void __launch_bounds__(32 * kSegmentWarps, 2) linear_segment(const __grid_constant__ MultiplyArgs args) {
+// kWarps: of a block, at most. Where they are few, registers for x are left.
+template <TileFormat kFormat, int kColumns, int kWarps>
+__global__ void __launch_bounds__(32 * kWarps, 2) linear_segment(const __grid_constant__ MultiplyArgs args) {
   using Operand = typename OperandOf<kFormat>::Type;
   WEIR_DYNAMIC_SHARED(std::byte, shared);
   cuda::ptx::let_next_start();
@@ -145,25 +140,36 @@ __global__ void __launch_bounds__(32 * kSegmentWarps, 2) linear_segment(const __
   x.load(part_of(args, share.first));
   const int rows = step_rows(args);
   for (int i = 0; runs.strip(i) < share.strips; ++i) {
-    const int place = share.first + runs.strip(i);
     Sums<kColumns> sums;
     sums.clear();
-    multiply_segment<Operand>(args, ring, x, i == 0, sums);
-    const SegmentMeeting<kColumns> meeting(args, place);
-    meeting.leave(share.segment, sums);
-    if (!last_to_arrive(meeting.counter, args.segments)) continue;
-    sums = meeting.total(args.segments);
-    StripSums<8 * kColumns> flat;
-    for (int j = 0; j < 4 * kColumns; ++j) flat[j] = sums.value[j / 4][j % 4];
-    store_sums<8 * kColumns>(args, place, 0, rows, flat);
+    multiply_segment<Operand, kWarps == kFewSegmentWarps>(args, ring, x, i == 0, sums);
+    SegmentMeeting<kColumns>(args, share.segment, share.first + runs.strip(i)).leave(sums);
+  }
+#pragma unroll 1
+  for (int i = 0; runs.strip(i) < share.strips; ++i) {
+    const int place = share.first + runs.strip(i);
+    const SegmentMeeting<kColumns> meeting(args, share.segment, place);
+#pragma unroll 1
+    for (int c = 0; c < kColumns; ++c) {
+      if (!meeting.is_own(c)) continue;
+      const float4 sum = meeting.total(c);
+      store_sums<8>(args, place, 8 * c, rows, {sum.x, sum.y, sum.z, sum.w});
+    }
   }
 }
 
 template <TileFormat kFormat>
-SegmentKernel segment_instance(int32_t rows) {
+SegmentKernel segment_instance(int32_t rows, int warps) {
   using Operand = typename OperandOf<kFormat>::Type;
-  return {rows <= 8 ? linear_segment<kFormat, 1> : linear_segment<kFormat, 2>, kStageBytes<Operand> + 16,
-          kStageTiles<Operand>};
+  SegmentKernel kernel{nullptr, kStageBytes<Operand> + 16, kStageTiles<Operand>};
+  if (rows <= 8) {
+    kernel.kernel = warps <= kFewSegmentWarps ? linear_segment<kFormat, 1, kFewSegmentWarps>
+                                              : linear_segment<kFormat, 1, kSegmentWarps>;
+  } else {
+    kernel.kernel = warps <= kFewSegmentWarps ? linear_segment<kFormat, 2, kFewSegmentWarps>
+                                              : linear_segment<kFormat, 2, kSegmentWarps>;
+  }
+  return kernel;
 }
 
 }  // namespace weir

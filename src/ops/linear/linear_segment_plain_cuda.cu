@@ -2,12 +2,12 @@
 
 namespace weir {
 
-SegmentKernel segment_kernel_plain(TileFormat format, int32_t rows) {
+SegmentKernel segment_kernel_plain(TileFormat format, int32_t rows, int warps) {
   switch (format) {
     case TileFormat::kE4m3:
-      return segment_instance<TileFormat::kE4m3>(rows);
+      return segment_instance<TileFormat::kE4m3>(rows, warps);
     case TileFormat::kMxfp4:
-      return segment_instance<TileFormat::kMxfp4>(rows);
+      return segment_instance<TileFormat::kMxfp4>(rows, warps);
     default:
       return {};
   }

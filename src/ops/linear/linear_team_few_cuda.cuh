@@ -71,7 +71,7 @@ __global__ void __launch_bounds__(32 * kTeamFewWarps, 2) linear_team_few(const _
   if (warp < item.strips) {
     Sums<kColumns> sums;
     sums.clear();
-    multiply_segment<Operand>(args, ring, x, true, sums);
+    multiply_segment<Operand, false>(args, ring, x, true, sums);
     meeting.leave(warp, sums);
   }
   cuda::ptx::mbarrier_wait_cluster(meeting.full, 0);

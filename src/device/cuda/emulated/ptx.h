@@ -65,6 +65,16 @@ inline uint32_t load_acquire(const uint32_t* p) {
   emulated::yield();
   return *p;
 }
+inline uint4 load_relaxed(const uint4* p) {
+  detail::require_aligned(p, sizeof(uint4), "a relaxed load's address");
+  emulated::yield();
+  return *p;
+}
+inline void store_relaxed(uint4* p, uint4 value) {
+  detail::require_aligned(p, sizeof(uint4), "a relaxed store's address");
+  *p = value;
+  emulated::progress();
+}
 inline void store_release(uint32_t* p, uint32_t value) {
   *p = value;
   emulated::progress();

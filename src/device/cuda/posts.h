@@ -1,0 +1,52 @@
+// Sums that blocks of a kernel leave for each other in memory which is zero between kernels (CudaDevice::posts): whoever
+// reads them sees by themselves that they are there, without a fence or a counter, and leaves zero. All blocks of such
+// a kernel run at the same time (LaunchShape::together).
+#pragma once
+
+#include "device/cuda/ptx.h"
+
+namespace weir::cuda {
+
+// Four floats as the complements of their bits, which are zero for none: a NaN with all bits set becomes the usual one.
+struct Post {
+  uint4 bits;
+
+  __device__ static uint32_t word(float value) {
+    const uint32_t bits = ~__float_as_uint(value);
+    return bits != 0 ? bits : 0x80000000u;
+  }
+  __device__ static void store(uint4* to, const float (&v)[4]) {
+    ptx::store_relaxed(to, {word(v[0]), word(v[1]), word(v[2]), word(v[3])});
+  }
+  __device__ static Post load(const uint4* from) { return {ptx::load_relaxed(from)}; }
+  __device__ bool complete() const { return bits.x != 0 && bits.y != 0 && bits.z != 0 && bits.w != 0; }
+  __device__ float4 value() const {
+    return {__uint_as_float(~bits.x), __uint_as_float(~bits.y), __uint_as_float(~bits.z), __uint_as_float(~bits.w)};
+  }
+};
+
+// The sum of `count` posts, `step` apart, in their order; many are on their way at once.
+__device__ inline float4 take_posts(uint4* posts, int count, int step) {
+  constexpr int kBatch = 8;
+  float4 sum{};
+#pragma unroll 1
+  for (int first = 0; first < count; first += kBatch) {
+    Post batch[kBatch];
+#pragma unroll
+    for (int i = 0; i < kBatch; ++i) {
+      if (first + i < count) batch[i] = Post::load(posts + (first + i) * step);
+    }
+#pragma unroll
+    for (int i = 0; i < kBatch; ++i) {
+      if (first + i >= count) break;
+      uint4* const post = posts + (first + i) * step;
+      while (!batch[i].complete()) batch[i] = Post::load(post);
+      *post = {0, 0, 0, 0};
+      const float4 v = batch[i].value();
+      sum = first + i == 0 ? v : float4{sum.x + v.x, sum.y + v.y, sum.z + v.z, sum.w + v.w};
+    }
+  }
+  return sum;
+}
+
+}  // namespace weir::cuda
