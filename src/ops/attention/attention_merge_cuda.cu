@@ -6,12 +6,12 @@ namespace {
 
 constexpr int kBatch = 8;  // pieces whose loads are under way together
 
-// A block for a query; a thread for four dimensions.
+// A block for a query; a thread for four dimensions. The next kernel starts when they have ended: it would have no
+// blocks where these are, and two on other multiprocessors (measured).
 __global__ void __launch_bounds__(128)
     merge_attention_kernel(const StepView* step, const __grid_constant__ MmaAttention a) {
   const int64_t row = blockIdx.x;
   const int head = blockIdx.y, d = threadIdx.x * 4;
-  cuda::ptx::let_next_start();
   if (row >= step->rows) return;
   const AttentionGeometry& g = a.geometry;
   const int kv_head = head / g.q_per_kv, of_kv = head % g.q_per_kv, group = of_kv / g.tile_heads;
