@@ -296,6 +296,14 @@ WEIR_PTX void bulk_load(void* to_shared, const void* from, int bytes, uint64_t* 
                "l"(from), "r"(bytes), "r"(shared_address(barrier))
                : "memory");
 }
+// The same with a policy of the L2 cache.
+WEIR_PTX void bulk_load(void* to_shared, const void* from, int bytes, uint64_t* barrier, uint64_t policy) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;" ::"r"(
+          shared_address(to_shared)),
+      "l"(from), "r"(bytes), "r"(shared_address(barrier)), "l"(policy)
+      : "memory");
+}
 // Into the L2 cache alone: the line, or so many bytes.
 WEIR_PTX void prefetch(const void* from) { asm volatile("prefetch.global.L2 [%0];" ::"l"(from) : "memory"); }
 WEIR_PTX void bulk_prefetch(const void* from, int bytes) {

@@ -141,7 +141,7 @@ int run_cells(Bench& bench, const char* path) {
   std::map<std::string, WeightFormat> formats = {{"mxfp4", WeightFormat::kMxfp4}, {"q4_0", WeightFormat::kQ4_0}, {"q8_0", WeightFormat::kQ8_0}, {"e4m3", WeightFormat::kE4m3}, {"q4_k", WeightFormat::kQ4_K}, {"bf16", WeightFormat::kBf16}};
   while (std::fgets(line, sizeof line, f) != nullptr) {
     if (std::strchr(line, '=') != nullptr || line[0] == '-') {  // NAME=VALUE ..., or - for none
-      for (const char* n : {"SEG", "TWO", "WARPS", "TOGETHER"}) unsetenv(n);
+      for (const char* n : {"SEG", "TWO", "WARPS", "TF"}) unsetenv(n);
       for (char* at = std::strtok(line, " \n"); at != nullptr; at = std::strtok(nullptr, " \n")) {
         if (char* eq = std::strchr(at, '=')) { *eq = 0; setenv(at, eq + 1, 1); *eq = '='; }
         std::printf("## %s\n", at);

@@ -88,6 +88,7 @@ void launch_team(CudaDevice& device, TileFormat format, MultiplyArgs args, std::
 // Where most multiprocessors have two blocks and all teams run at once, which not all multiprocessors can be part of
 // (measured).
 bool team_few_pays(CudaDevice& device, TileFormat format, MultiplyArgs args, int32_t rows) {
+  if (env("TF", 1) == 0) return false;
   if (!is_packed(format) || rows <= 4 || rows > 16 || args.segments <= 4 || args.segments > 8) return false;
   if (args.segment_tiles * kTileIns > kSegmentIns || team_few_kernel(format, rows).kernel == nullptr) return false;
   const int full = device.sm_count(), blocks = TeamGrid(args, kTeamFewWarps).blocks();

@@ -194,7 +194,8 @@ class TileRing {
     const int bytes = tiles * Operand::kBytes;
     if (lane_index() == 0) {
       cuda::ptx::mbarrier_arrive_expect(full_ + slot, bytes);
-      cuda::ptx::bulk_load(stages_ + slot * kStageBytes<Operand>, ahead_.tiles, bytes, full_ + slot);
+      cuda::ptx::bulk_load(stages_ + slot * kStageBytes<Operand>, ahead_.tiles, bytes, full_ + slot,
+                           cuda::ptx::read_once());
     }
     ahead_.tiles += bytes;
     ahead_.count -= tiles;

@@ -190,6 +190,9 @@ inline void bulk_load(void* to_shared, const void* from, int bytes, uint64_t* ba
   detail::require_bulk(to_shared, from, bytes);
   emulated::current_block->cluster->bulk_loads.push_back({to_shared, from, static_cast<size_t>(bytes), barrier});
 }
+inline void bulk_load(void* to_shared, const void* from, int bytes, uint64_t* barrier, uint64_t) {
+  bulk_load(to_shared, from, bytes, barrier);
+}
 inline void prefetch(const void* from) { static_cast<void>(*static_cast<const volatile char*>(from)); }
 inline void bulk_prefetch(const void* from, int bytes) { detail::require_bulk(nullptr, from, bytes); }
 inline void prefetch_tensor_map(const TensorMap*) {}
