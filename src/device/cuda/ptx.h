@@ -296,7 +296,7 @@ WEIR_PTX void bulk_load(void* to_shared, const void* from, int bytes, uint64_t* 
                "l"(from), "r"(bytes), "r"(shared_address(barrier))
                : "memory");
 }
-// The same with a policy of the L2 cache.
+// The same with a policy of the L2 cache: weights leave it (read_once) before what the next kernels read.
 WEIR_PTX void bulk_load(void* to_shared, const void* from, int bytes, uint64_t* barrier, uint64_t policy) {
   asm volatile(
       "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;" ::"r"(

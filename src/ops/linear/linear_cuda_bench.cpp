@@ -135,28 +135,8 @@ class Bench {
   bench::CudaReport report_;
 };
 
-int run_cells(Bench& bench, const char* path) {
-  std::FILE* f = std::fopen(path, "r");
-  char line[256];
-  std::map<std::string, WeightFormat> formats = {{"mxfp4", WeightFormat::kMxfp4}, {"q4_0", WeightFormat::kQ4_0}, {"q8_0", WeightFormat::kQ8_0}, {"e4m3", WeightFormat::kE4m3}, {"q4_k", WeightFormat::kQ4_K}, {"bf16", WeightFormat::kBf16}};
-  while (std::fgets(line, sizeof line, f) != nullptr) {
-    if (std::strchr(line, '=') != nullptr || line[0] == '-') {  // NAME=VALUE ..., or - for none
-      for (const char* n : {"SEG", "TWO", "WARPS", "TF"}) unsetenv(n);
-      for (char* at = std::strtok(line, " \n"); at != nullptr; at = std::strtok(nullptr, " \n")) {
-        if (char* eq = std::strchr(at, '=')) { *eq = 0; setenv(at, eq + 1, 1); *eq = '='; }
-        std::printf("## %s\n", at);
-      }
-      continue;
-    }
-    char name[32]; long out, in; int rows;
-    if (std::sscanf(line, "%31s %ld %ld %d", name, &out, &in, &rows) == 4) bench.measure(formats.at(name), {out, in}, {rows}, 1.6);
-  }
-  return 0;
-}
-
-int run(const char* cells) {
+int run() {
   Bench bench;
-  if (cells != nullptr) return run_cells(bench, cells);
   constexpr double kBar = 1.2;
   for (const Shape shape : {Shape{4096, 4096}, Shape{2304, 9216}, Shape{9216, 2304}, Shape{4096, 2304},
                             Shape{7168, 7168}, Shape{163840, 2304}}) {
@@ -183,10 +163,10 @@ int run(const char* cells) {
 }  // namespace
 }  // namespace weir
 
-int main(int argc, char** argv) {
+int main() {
   if (const std::string why = weir::why_no_cuda(); !why.empty()) {
     std::printf("no GPU: %s\n", why.c_str());
     return 0;
   }
-  return weir::run(argc > 1 ? argv[1] : nullptr);
+  return weir::run();
 }

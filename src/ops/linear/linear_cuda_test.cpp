@@ -312,8 +312,8 @@ TEST_F(LinearCuda, GivesTheSameBitsWhereXStays) {
   }
 }
 
-// So many outputs that blocks of a cluster keep a segment of x each; the last cluster has fewer strips.
-TEST_F(LinearCuda, GivesTheSameBitsWhereTeamsKeepX) {
+// So many outputs that blocks with a segment each take strips in several rounds, some one less.
+TEST_F(LinearCuda, GivesTheSameBitsWhereSegmentsHaveRounds) {
   std::mt19937 random(16);
   const int64_t teams = device().sm_count() / 4, out = teams * 14 * 16 - 40;
   for (const WeightFormat format : {WeightFormat::kMxfp4, WeightFormat::kQ4_0}) {

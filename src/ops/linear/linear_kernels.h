@@ -30,22 +30,24 @@ inline FewRowsKernel few_rows_kernel(TileFormat format) {
   return table_of(format, few_rows_kernel_plain, few_rows_kernel_block, few_rows_kernel_super)(format);
 }
 
-inline constexpr int kSegmentRows = 16;   // at most
-inline constexpr int kSegmentWarps = 13, kFewSegmentWarps = 8;  // of a block, at most
+inline constexpr int kSegmentRows = 16;  // at most
+// Warps of a block, at most: instances of fewer have more registers.
+inline constexpr int kFewSegmentWarps = 8, kSomeSegmentWarps = 11, kSegmentWarps = 13;
 
-// Of E4M3, MXFP4, Q4_0 and Q8_0.
+// Of E4M3, MXFP4, Q4_0 and Q8_0; up to 8 rows of Q4_K and Q6_K.
 struct SegmentKernel {
   void (*kernel)(MultiplyArgs) = nullptr;
   int64_t stage_bytes = 0;  // of a warp's ring, with its barrier
   int32_t stage_tiles = 0;
 };
 
-// The instance for so many rows: of 8 or 16.
+// The instance for so many rows, of 8 or 16, and warps.
 SegmentKernel segment_kernel_plain(TileFormat format, int32_t rows, int warps);
 SegmentKernel segment_kernel_block(TileFormat format, int32_t rows, int warps);
+SegmentKernel segment_kernel_super(TileFormat format, int32_t rows, int warps);
 
 inline SegmentKernel segment_kernel(TileFormat format, int32_t rows, int warps) {
-  return format <= TileFormat::kMxfp4 ? segment_kernel_plain(format, rows, warps) : segment_kernel_block(format, rows, warps);
+  return table_of(format, segment_kernel_plain, segment_kernel_block, segment_kernel_super)(format, rows, warps);
 }
 
 // x of each part, in boxes of the rows of a block.
@@ -88,17 +90,6 @@ TeamKernel team_kernel_super(TileFormat format, int32_t rows);
 
 inline TeamKernel team_kernel(TileFormat format, int32_t rows) {
   return table_of(format, team_kernel_plain, team_kernel_block, team_kernel_super)(format, rows);
-}
-
-inline constexpr int kTeamFewWarps = 14;  // of a block, at most
-
-// Of packed weights, up to 16 rows: the instance for 8 or, without minima, 16.
-SegmentKernel team_few_kernel_plain(TileFormat format, int32_t rows);
-SegmentKernel team_few_kernel_block(TileFormat format, int32_t rows);
-SegmentKernel team_few_kernel_super(TileFormat format, int32_t rows);
-
-inline SegmentKernel team_few_kernel(TileFormat format, int32_t rows) {
-  return table_of(format, team_few_kernel_plain, team_few_kernel_block, team_few_kernel_super)(format, rows);
 }
 
 // Of packed weights without minima, up to 64 rows.

@@ -1,4 +1,4 @@
-// Products of tiled weights on the tensor cores (linear_tiles.h), in six kernels with the same bits:
+// Products of tiled weights on the tensor cores (linear_tiles.h), in five kernels with the same bits:
 //
 // Few rows, at most eight: bound by the weights. Warps multiply strips of sixteen outputs, each by itself: its ring
 // brings their tiles. x lies in its block's shared memory as BF16; the block's threads bring it, since the copy engine
@@ -7,11 +7,9 @@
 // with very many strips a warp takes all segments of a strip. A multiprocessor has room for two blocks, so that the
 // next kernel's block is there, its ring full of weights, when the one before ends.
 //
-// Packed weights of many segments, with up to 16 rows: a block has one segment of some strips, whose x stays in its
-// shared memory, and sums meet in memory.
-//
-// The same where most multiprocessors have two blocks of a cluster that has all segments of some strips: sums meet in
-// the cluster's shared memory.
+// Packed weights of several segments, with up to 16 rows: a block has one segment of some strips, whose x stays in its
+// shared memory. Sums are left in memory for blocks that add them, without fences (cuda/posts.h). Clusters would have
+// them meet in shared memory, but lay two blocks on one multiprocessor and none on others (measured).
 //
 // Others with up to 64 rows, where decoding or many segments decide: clusters of blocks, a block a segment of
 // some strips, whose sums meet through their shared memory.
@@ -73,8 +71,8 @@ struct MultiplyArgs {
   int32_t x_rows = 0;          // with few rows and in segments: to be read, at least the step's
   int32_t x_stages = 0;        // of x, in teams
   bool whole_strips = false;   // a warp takes all segments of a strip, with few rows
-  float* partials = nullptr;     // sums of segments
-  std::byte* posts = nullptr;    // the same, of the device's posts
+  float* partials = nullptr;   // sums of segments
+  std::byte* posts = nullptr;  // the same, of the device's posts
 
   // Of strips, for each tile of rows that blocks with a segment each may have.
   int64_t counter_count() const { return int64_t{4} * strips; }
@@ -87,6 +85,7 @@ void prepare_multiply(CudaDevice& device, TileFormat format);
 void multiply_tiles(CudaDevice& device, TileFormat format, MultiplyArgs args, std::byte* workspace, int32_t rows);
 // Enough for any number up to `rows`.
 int64_t multiply_bytes(CudaDevice& device, TileFormat format, const MultiplyArgs& args, int32_t rows);
+// The same of the device's posts.
 int64_t multiply_posts(TileFormat format, const MultiplyArgs& args, int32_t rows);
 
 }  // namespace weir

@@ -1,7 +1,6 @@
 // Launches of linear_multiply.h for packed weights with few rows.
 #include <algorithm>
 #include <bit>
-#include <cstdlib>
 
 #include "ops/linear/linear_launch_cuda.h"
 #include "ops/linear/linear_resident_stages_cuda.cuh"
@@ -10,10 +9,6 @@
 namespace weir {
 namespace {
 
-int env(const char* name, int otherwise) {
-  const char* v = std::getenv(name);
-  return v != nullptr ? std::atoi(v) : otherwise;
-}
 bool is_packed(TileFormat format) { return format != TileFormat::kBf16 && format != TileFormat::kF16; }
 bool is_narrow(TileFormat format) { return tile_bytes(format) < 1024; }
 
@@ -83,39 +78,6 @@ void launch_team(CudaDevice& device, TileFormat format, MultiplyArgs args, std::
                kernel.kernel, args, x_maps);
 }
 
-// --- teams whose blocks keep x, up to 16 rows
-
-// Where most multiprocessors have two blocks and all teams run at once, which not all multiprocessors can be part of
-// (measured).
-bool team_few_pays(CudaDevice& device, TileFormat format, MultiplyArgs args, int32_t rows) {
-  if (env("TF", 1) == 0) return false;
-  if (!is_packed(format) || rows <= 4 || rows > 16 || args.segments <= 4 || args.segments > 8) return false;
-  if (args.segment_tiles * kTileIns > kSegmentIns || team_few_kernel(format, rows).kernel == nullptr) return false;
-  const int full = device.sm_count(), blocks = TeamGrid(args, kTeamFewWarps).blocks();
-  return blocks > 3 * full / 2 && blocks <= 7 * full / 4;
-}
-
-void launch_team_few(CudaDevice& device, TileFormat format, MultiplyArgs args, int32_t rows) {
-  const SegmentKernel kernel = team_few_kernel(format, rows);
-  const TeamGrid grid(args, kTeamFewWarps);
-  args.splits = grid.splits;
-  args.x_rows = rows;
-  const int units = grid.strips * (rows <= 8 ? 1 : 2);
-  args.meeting_bytes = (units + args.segments - 1) / args.segments * args.segments * 512 + 16;
-  const int64_t fixed = segment_x_bytes(args, rows) + args.meeting_bytes;
-  const int64_t stage_bytes = grid.strips * kernel.stage_bytes;
-  const int64_t fit = ((device.shared_limit() - kReservedShared) / 2 - fixed) / stage_bytes;
-  const int64_t stages = (args.segment_tiles + kernel.stage_tiles - 1) / kernel.stage_tiles;
-  args.ring_stages = static_cast<int32_t>(std::clamp<int64_t>(fit, 1, stages));
-  cuda::launch(device,
-               {.grid = grid.blocks(),
-                .block = 32 * grid.strips,
-                .shared_bytes = fixed + args.ring_stages * stage_bytes,
-                .cluster = static_cast<unsigned>(grid.splits),
-                .overlap = true},
-               kernel.kernel, args);
-}
-
 // --- x that stays in shared memory, more than sixteen rows
 
 constexpr int32_t kLeastResidentRows = 17, kResidentRows = 64;
@@ -158,27 +120,24 @@ void launch_resident(CudaDevice& device, TileFormat format, MultiplyArgs args, s
                kernel.kernel, args, x_maps);
 }
 
-// --- many segments, up to 16 rows
+// --- a segment a block, up to 16 rows
 
-// Where there is enough for the warps of two blocks of a multiprocessor, but not much more; and for those of one with
-// weights of eight bits (measured).
+// With one row and few segments the kernel for few rows does it sooner (measured).
 bool segments_pay(CudaDevice& device, TileFormat format, const MultiplyArgs& args, int32_t rows) {
-  if (env("SEG", -1) == 0) return false;
-  if (env("SEG", -1) == 1 && rows <= kSegmentRows && args.segments > 1) return true;
-  if (rows > kSegmentRows || args.segments <= 4 || different_x(args) > 1) return false;
-  if (segment_kernel(format, rows, 8).kernel == nullptr) return false;
-  const int runs = args.strips * args.segments / device.sm_count();  // segments of strips, of a multiprocessor
-  if (runs >= kSegmentWarps) return rows > 4 && runs <= (rows <= 8 ? 27 : 25);
-  return rows <= 8 && runs > 8 && !is_narrow(format);
+  if (rows > kSegmentRows || args.segments == 1 || different_x(args) > 1) return false;
+  if (args.segments > device.sm_count()) return false;
+  if (segment_kernel(format, rows, kSegmentWarps).kernel == nullptr) return false;
+  return rows > 1 || args.segments > 4;
 }
 
+// A block a multiprocessor, beside which the next kernel's fits; two where much has to be multiplied (measured).
 void launch_segments(CudaDevice& device, TileFormat format, MultiplyArgs args, int32_t rows) {
-  const bool two = env("TWO", args.strips * args.segments >= kSegmentWarps * device.sm_count()) != 0;
-  const int blocks = std::max(device.sm_count() * (two ? 2 : 1), args.segments);
+  const int runs = args.strips * args.segments / device.sm_count();  // segments of strips, of a multiprocessor
+  const bool two = rows > 8 && runs > 20;
+  const int blocks = std::min(device.sm_count() * (two ? 2 : 1), args.strips * args.segments);
   const int segment_blocks = blocks / args.segments;
   const int strips = (args.strips + segment_blocks - 1) / segment_blocks;  // of a block, at most
-  const int most_warps = env("WARPS", kSegmentWarps);
-  const int rounds = (strips + most_warps - 1) / most_warps;
+  const int rounds = (strips + kSegmentWarps - 1) / kSegmentWarps;
   const int warps = (strips + rounds - 1) / rounds;  // all have as much to do
   const SegmentKernel kernel = segment_kernel(format, rows, warps);
   place_parts(args, strips);
@@ -191,7 +150,7 @@ void launch_segments(CudaDevice& device, TileFormat format, MultiplyArgs args, i
                {.grid = blocks,
                 .block = 32 * warps,
                 .shared_bytes = std::max(x_bytes + args.ring_stages * stage_bytes, kLeastShared),
-                .together = env("TOGETHER", 1) != 0,
+                .together = true,
                 .overlap = true},
                kernel.kernel, args);
 }
@@ -205,14 +164,10 @@ void prepare_packed(CudaDevice& device, TileFormat format) {
     if (resident.kernel != nullptr) cuda::allow_shared(resident.kernel, device.shared_limit());
   }
   for (const int32_t rows : {8, kSegmentRows}) {
-    for (const int warps : {8, kSegmentWarps}) {
+    for (const int warps : {kFewSegmentWarps, kSomeSegmentWarps, kSegmentWarps}) {
       const SegmentKernel segment = segment_kernel(format, rows, warps);
       if (segment.kernel != nullptr) cuda::allow_shared(segment.kernel, device.shared_limit());
     }
-  }
-  for (const int32_t rows : {8, 16}) {
-    const SegmentKernel few = team_few_kernel(format, rows);
-    if (few.kernel != nullptr) cuda::allow_shared(few.kernel, device.shared_limit());
   }
   for (const int32_t rows : {8, 16, 32, 64}) {
     const TeamKernel team = team_kernel(format, rows);
@@ -242,8 +197,6 @@ bool launch_packed(CudaDevice& device, TileFormat format, const MultiplyArgs& ar
                    int32_t rows) {
   if (resident_pays(device, format, args, rows)) {
     launch_resident(device, format, args, workspace, rows);
-  } else if (team_few_pays(device, format, args, rows)) {
-    launch_team_few(device, format, args, rows);
   } else if (segments_pay(device, format, args, rows)) {
     launch_segments(device, format, args, rows);
   } else if (team_pays(device, format, args, rows)) {

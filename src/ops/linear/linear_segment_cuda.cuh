@@ -27,10 +27,9 @@ struct SegmentShare {
 };
 
 // The tiles of a warp's strips.
-template <class Share>
 struct SegmentRuns {
   const MultiplyArgs& args;
-  const Share& share;
+  const SegmentShare& share;
   int tile_bytes;
 
   __device__ int strip(int i) const {
@@ -132,8 +131,8 @@ __global__ void __launch_bounds__(32 * kWarps, 2) linear_segment(const __grid_co
   if (share.strips == 0) return cuda::ptx::wait_for_previous();
   const int warp = static_cast<int>(threadIdx.x) / 32, warps = static_cast<int>(blockDim.x) / 32;
   const int ring_bytes = args.ring_stages * (kStageBytes<Operand> + 16);
-  const SegmentRuns<SegmentShare> runs{args, share, Operand::kBytes};
-  TileRing<Operand, SegmentRuns<SegmentShare>> ring(shared + warp * ring_bytes, runs, args.ring_stages);
+  const SegmentRuns runs{args, share, Operand::kBytes};
+  TileRing<Operand, SegmentRuns> ring(shared + warp * ring_bytes, runs, args.ring_stages);
   const SegmentX x(args, share.segment, shared + warps * ring_bytes);
   __syncthreads();
   cuda::ptx::wait_for_previous();
@@ -142,7 +141,7 @@ __global__ void __launch_bounds__(32 * kWarps, 2) linear_segment(const __grid_co
   for (int i = 0; runs.strip(i) < share.strips; ++i) {
     Sums<kColumns> sums;
     sums.clear();
-    multiply_segment<Operand, kWarps == kFewSegmentWarps>(args, ring, x, i == 0, sums);
+    multiply_segment<Operand, kWarps <= kSomeSegmentWarps>(args, ring, x, i == 0, sums);
     SegmentMeeting<kColumns>(args, share.segment, share.first + runs.strip(i)).leave(sums);
   }
 #pragma unroll 1
@@ -158,18 +157,19 @@ __global__ void __launch_bounds__(32 * kWarps, 2) linear_segment(const __grid_co
   }
 }
 
+template <TileFormat kFormat, int kColumns>
+SegmentKernel segment_instance(int warps) {
+  using Operand = typename OperandOf<kFormat>::Type;
+  SegmentKernel kernel{linear_segment<kFormat, kColumns, kSegmentWarps>, kStageBytes<Operand> + 16,
+                       kStageTiles<Operand>};
+  if (warps <= kSomeSegmentWarps) kernel.kernel = linear_segment<kFormat, kColumns, kSomeSegmentWarps>;
+  if (warps <= kFewSegmentWarps) kernel.kernel = linear_segment<kFormat, kColumns, kFewSegmentWarps>;
+  return kernel;
+}
+
 template <TileFormat kFormat>
 SegmentKernel segment_instance(int32_t rows, int warps) {
-  using Operand = typename OperandOf<kFormat>::Type;
-  SegmentKernel kernel{nullptr, kStageBytes<Operand> + 16, kStageTiles<Operand>};
-  if (rows <= 8) {
-    kernel.kernel = warps <= kFewSegmentWarps ? linear_segment<kFormat, 1, kFewSegmentWarps>
-                                              : linear_segment<kFormat, 1, kSegmentWarps>;
-  } else {
-    kernel.kernel = warps <= kFewSegmentWarps ? linear_segment<kFormat, 2, kFewSegmentWarps>
-                                              : linear_segment<kFormat, 2, kSegmentWarps>;
-  }
-  return kernel;
+  return rows <= 8 ? segment_instance<kFormat, 1>(warps) : segment_instance<kFormat, 2>(warps);
 }
 
 }  // namespace weir

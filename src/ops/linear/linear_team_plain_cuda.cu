@@ -1,5 +1,4 @@
 #include "ops/linear/linear_team_cuda.cuh"
-#include "ops/linear/linear_team_few_cuda.cuh"
 
 namespace weir {
 
@@ -9,17 +8,6 @@ TeamKernel team_kernel_plain(TileFormat format, int32_t rows) {
       return team_instance<TileFormat::kE4m3>(rows);
     case TileFormat::kMxfp4:
       return team_instance<TileFormat::kMxfp4>(rows);
-    default:
-      return {};
-  }
-}
-
-SegmentKernel team_few_kernel_plain(TileFormat format, int32_t rows) {
-  switch (format) {
-    case TileFormat::kE4m3:
-      return team_few_instance<TileFormat::kE4m3>(rows);
-    case TileFormat::kMxfp4:
-      return team_few_instance<TileFormat::kMxfp4>(rows);
     default:
       return {};
   }

@@ -153,7 +153,8 @@ __device__ inline void bring_weights(const MultiplyArgs& args, const Items& item
       if (lane == 0) cuda::ptx::mbarrier_arrive_expect(ring.full(), item.strips * bytes);
       __syncwarp();
       if (from != nullptr) {
-        cuda::ptx::bulk_load(stages.weights() + lane * Shape::kStageTiles * tile_bytes, from, bytes, ring.full(), cuda::ptx::read_once());
+        cuda::ptx::bulk_load(stages.weights() + lane * Shape::kStageTiles * tile_bytes, from, bytes, ring.full(),
+                             cuda::ptx::read_once());
         from += bytes;
       }
       ring.advance();
