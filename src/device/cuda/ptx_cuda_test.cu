@@ -5,6 +5,7 @@
 #include <cmath>
 #include <vector>
 
+#include "device/cuda/posts.h"
 #include "device/cuda/testing.h"
 
 namespace weir::cuda {
@@ -225,7 +226,7 @@ __global__ void bulk_ring_kernel(uint4* y, const uint4* x, uint4* last) {
         ptx::mbarrier_wait(empty + s, (round + 1) % 2);
         ptx::mbarrier_arrive_expect(full + s, kTileBytes);
         ptx::bulk_load(stages + s * 32, x + tile * 32, kTileBytes / 2, full + s);
-        ptx::bulk_load(stages + s * 32 + 16, x + tile * 32 + 16, kTileBytes / 2, full + s);
+        ptx::bulk_load(stages + s * 32 + 16, x + tile * 32 + 16, kTileBytes / 2, full + s, ptx::read_once());
       }
     }
   } else {
@@ -259,6 +260,32 @@ TEST_F(Ptx, BulkCopiesThroughARing) {
   for (unsigned i = 0; i < 32; ++i) {
     const uint4 expected = make_uint4(i, 1, 2, 3);
     EXPECT_EQ(std::memcmp(&last.host()[i], &expected, 16), 0) << i;
+  }
+}
+
+// Each block of a launch leaves four numbers a lane for every block, which adds them up.
+__global__ void posts_kernel(uint4* posts, float4* y) {
+  const unsigned lane = threadIdx.x, block = blockIdx.x, blocks = gridDim.x;
+  const float own[4] = {static_cast<float>(block + 1), static_cast<float>(lane) + 0.25f,
+                        __uint_as_float(block == 2 && lane == 5 ? ~0u : 0u), -0.f};
+  for (unsigned to = 0; to < blocks; ++to) Post::store(posts + (to * blocks + block) * 32 + lane, own);
+  y[block * 32 + lane] = take_posts(posts + block * blocks * 32 + lane, static_cast<int>(blocks), 32);
+}
+
+TEST_F(Ptx, PostsReachAllBlocksAndAreLeftZero) {
+  constexpr unsigned kBlocks = 11;  // more than are read at once
+  DeviceArray<uint4> posts(std::vector<uint4>(kBlocks * kBlocks * 32, make_uint4(0, 0, 0, 0)));
+  DeviceArray<float4> out(kBlocks * 32);
+  for (int time = 0; time < 2; ++time) {
+    launch(owner, {.grid = kBlocks, .block = 32, .together = true}, posts_kernel, posts.device(), out.device());
+    for (unsigned i = 0; i < kBlocks * 32; ++i) {
+      const float4 sum = out.host()[i];
+      EXPECT_EQ(sum.x, 66.f) << i;
+      EXPECT_EQ(sum.y, 11 * (static_cast<float>(i % 32) + 0.25f)) << i;
+      EXPECT_EQ(std::isnan(sum.z), i % 32 == 5) << i;
+      EXPECT_TRUE(sum.w == 0 && std::signbit(sum.w)) << i;
+    }
+    for (const uint4& post : posts.host()) EXPECT_EQ(post.x | post.y | post.z | post.w, 0u);
   }
 }
 

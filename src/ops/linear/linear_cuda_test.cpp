@@ -315,7 +315,7 @@ TEST_F(LinearCuda, GivesTheSameBitsWhereXStays) {
 // So many outputs that blocks with a segment each take strips in several rounds, some one less.
 TEST_F(LinearCuda, GivesTheSameBitsWhereSegmentsHaveRounds) {
   std::mt19937 random(16);
-  const int64_t teams = device().sm_count() / 4, out = teams * 14 * 16 - 40;
+  const int64_t strips = device().sm_count() * 7 / 2, out = strips * kTileOuts - 40;
   for (const WeightFormat format : {WeightFormat::kMxfp4, WeightFormat::kQ4_0}) {
     const int64_t in = fitting(format, 6500);
     const Weight& weight = keep(random_weight(random, format, out, in, Values::kUsual));
@@ -332,6 +332,33 @@ TEST_F(LinearCuda, GivesTheSameBitsWhereSegmentsHaveRounds) {
       }
     }
   }
+}
+
+// Sums that are NaN, one whose bits are all set too, are not taken for sums that are yet to come; and posts are left zero.
+TEST_F(LinearCuda, SegmentsMeetWithSumsThatAreNoNumbers) {
+  std::mt19937 random(17);
+  const int64_t in = 4096, out = 200;
+  for (const WeightFormat format : {WeightFormat::kMxfp4, WeightFormat::kQ4_0, WeightFormat::kQ4_K}) {
+    const Weight& weight = keep(random_weight(random, format, out, in, Values::kUsual));
+    Rows x(8, in);
+    x.fill(random, Values::kUsual);
+    Rows broken = x;
+    broken.row(1)[0] = std::bit_cast<float>(~uint32_t{0});
+    broken.row(6)[in - 1] = std::numeric_limits<float>::infinity();
+    const Product sound = multiply(weight, nullptr, x, Activations::kAuto);
+    const Product found = multiply(weight, nullptr, broken, Activations::kAuto);
+    for (int64_t r = 0; r < 8; ++r) {
+      const std::vector<float> row = found.row(r, out);
+      if (r == 1) {
+        EXPECT_TRUE(std::ranges::all_of(row, [](float v) { return std::isnan(v); })) << weight_format_name(format);
+      } else if (r != 6) {
+        EXPECT_TRUE(same_bits(row, sound.row(r, out))) << weight_format_name(format) << " row " << r;
+      }
+    }
+  }
+  std::vector<uint32_t> posts(size_t{4} * 13 * 128);  // of each segment and strip
+  device().to_host(posts.data(), device().posts(), static_cast<int64_t>(posts.size() * 4));
+  EXPECT_TRUE(std::ranges::all_of(posts, [](uint32_t word) { return word == 0; }));
 }
 
 TEST_F(LinearCuda, ServesStepsSmallerThanItsBounds) {
