@@ -144,7 +144,9 @@ void launch_segments(CudaDevice& device, TileFormat format, MultiplyArgs args, i
   args.x_rows = rows;
   const int64_t x_bytes = segment_x_bytes(args, rows), stage_bytes = warps * kernel.stage_bytes;
   const int64_t fit = ((device.shared_limit() - kReservedShared) / 2 - x_bytes) / stage_bytes;
-  const int64_t stages = (args.segment_tiles + kernel.stage_tiles - 1) / kernel.stage_tiles * rounds;
+  int64_t stages = (args.segment_tiles + kernel.stage_tiles - 1) / kernel.stage_tiles * rounds;
+  // More would come before the next kernel's x (measured).
+  if (is_narrow(format) && warps > kFewSegmentWarps) stages = std::min<int64_t>(stages, 2);
   args.ring_stages = static_cast<int32_t>(std::clamp<int64_t>(fit, 1, stages));
   cuda::launch(device,
                {.grid = blocks,
