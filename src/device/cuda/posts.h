@@ -1,6 +1,6 @@
-// Sums that blocks of a kernel leave for each other in memory which is zero between kernels (CudaDevice::posts): whoever
-// reads them sees by themselves that they are there, without a fence or a counter, and leaves zero. All blocks of such
-// a kernel run at the same time (LaunchShape::together).
+// Sums that blocks of a kernel leave for each other in memory which is zero between kernels (CudaDevice::posts):
+// whoever reads them sees by themselves that they are there, without a fence or a counter, and leaves zero. All blocks
+// of such a kernel run at the same time (LaunchShape::together).
 #pragma once
 
 #include "device/cuda/ptx.h"

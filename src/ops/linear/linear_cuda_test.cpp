@@ -334,7 +334,8 @@ TEST_F(LinearCuda, GivesTheSameBitsWhereSegmentsHaveRounds) {
   }
 }
 
-// Sums that are NaN, one whose bits are all set too, are not taken for sums that are yet to come; and posts are left zero.
+// Sums that are NaN, of one input whose bits are all set too, are not taken for sums that are yet to come; and posts
+// are left zero.
 TEST_F(LinearCuda, SegmentsMeetWithSumsThatAreNoNumbers) {
   std::mt19937 random(17);
   const int64_t in = 4096, out = 200;

@@ -44,8 +44,8 @@ struct SegmentRuns {
   }
 };
 
-// Where sums of segments of a strip meet in memory (cuda/posts.h). Its eights of rows are dealt out to the segments: the
-// warp that has the strip in that segment adds them up.
+// Where sums of segments of a strip meet in memory (cuda/posts.h). Its eights of rows are dealt out to the segments:
+// the warp that has the strip in that segment adds them up.
 template <int kColumns>
 struct SegmentMeeting {
   uint4* posts;
@@ -133,6 +133,8 @@ __global__ void __launch_bounds__(32 * kWarps, 2) linear_segment(const __grid_co
   const int ring_bytes = args.ring_stages * (kStageBytes<Operand> + 16);
   const SegmentRuns runs{args, share, Operand::kBytes};
   TileRing<Operand, SegmentRuns> ring(shared + warp * ring_bytes, runs, args.ring_stages);
+  // racecheck grain: the tool takes a copy into the last stage for one over x's barriers, 16 bytes and more behind it;
+  // with 1,024 bytes between it reports nothing
   const SegmentX x(args, share.segment, shared + warps * ring_bytes);
   __syncthreads();
   cuda::ptx::wait_for_previous();
