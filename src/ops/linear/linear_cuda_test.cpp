@@ -48,6 +48,18 @@ void expect_untouched(const Product& product, int64_t rows, int64_t out) {
   }
 }
 
+Rows row_alone(Rows& x, int64_t r) {
+  Rows one(1, x.size);
+  std::copy_n(x.row(r), x.size, one.row(0));
+  return one;
+}
+
+Rows first_rows(Rows& x, int64_t count) {
+  Rows some(count, x.size);
+  for (int64_t r = 0; r < count; ++r) std::copy_n(x.row(r), x.size, some.row(r));
+  return some;
+}
+
 class LinearCuda : public CudaCase {
  protected:
   // For as long as the device, which knows host memory again by its address.
@@ -88,15 +100,21 @@ class LinearCuda : public CudaCase {
     return product;
   }
 
+  // Whether these rows of a product with x have the bits that they have alone.
+  ::testing::AssertionResult same_bits_alone(const Weight& weight, Rows& x, const Product& together,
+                                             const std::vector<int64_t>& rows) {
+    for (const int64_t r : rows) {
+      Rows one = row_alone(x, r);
+      const Product alone = multiply(weight, nullptr, one, Activations::kAuto);
+      const auto same = same_bits(together.row(r, weight.view.out), alone.row(0, weight.view.out));
+      if (!same) return ::testing::AssertionFailure() << "row " << r << ", " << same.message();
+    }
+    return ::testing::AssertionSuccess();
+  }
+
  private:
   std::vector<std::shared_ptr<void>> kept_;
 };
-
-Rows row_alone(Rows& x, int64_t r) {
-  Rows one(1, x.size);
-  std::copy_n(x.row(r), x.size, one.row(0));
-  return one;
-}
 
 int64_t fitting(WeightFormat format, int64_t in) { return whole_blocks(format, in); }
 
@@ -195,8 +213,7 @@ TEST_F(LinearCuda, GivesEveryRowTheSameBitsAloneAndAmongOthers) {
       alone.push_back(multiply(weight, nullptr, one, Activations::kAuto).row(0, out));
     }
     for (const int64_t rows : {8, 9, 17, 34, 65, 140}) {
-      Rows some(rows, in);
-      for (int64_t r = 0; r < rows; ++r) std::copy_n(x.row(r), in, some.row(r));
+      Rows some = first_rows(x, rows);
       const Product product = multiply(weight, nullptr, some, Activations::kAuto);
       for (size_t i = 0; i < alone.size() && chosen[i] < rows; ++i) {
         ASSERT_TRUE(same_bits(product.row(chosen[i], out), alone[i]))
@@ -215,11 +232,7 @@ TEST_F(LinearCuda, GivesTheSameBitsWhereBlocksTakeAllSegments) {
     Rows x(rows, in);
     x.fill(random, Values::kUsual);
     const Product many = multiply(weight, nullptr, x, Activations::kAuto);
-    for (const int64_t r : {0, 255, 256, 519}) {
-      Rows one = row_alone(x, r);
-      ASSERT_TRUE(same_bits(many.row(r, out), multiply(weight, nullptr, one, Activations::kAuto).row(0, out)))
-          << weight_format_name(format) << " row " << r;
-    }
+    ASSERT_TRUE(same_bits_alone(weight, x, many, {0, 255, 256, 519})) << weight_format_name(format);
   }
 }
 
@@ -234,11 +247,7 @@ TEST_F(LinearCuda, GivesTheSameBitsHoweverManySegmentsMeet) {
       Rows x(rows, in);
       x.fill(random, Values::kUsual);
       const Product many = multiply(weight, nullptr, x, Activations::kAuto);
-      for (const int64_t r : {3, 39}) {
-        Rows one = row_alone(x, r);
-        ASSERT_TRUE(same_bits(many.row(r, out), multiply(weight, nullptr, one, Activations::kAuto).row(0, out)))
-            << weight_format_name(format) << " in " << in << " row " << r;
-      }
+      ASSERT_TRUE(same_bits_alone(weight, x, many, {3, 39})) << weight_format_name(format) << " in " << in;
     }
   }
 }
@@ -254,11 +263,7 @@ TEST_F(LinearCuda, GivesTheSameBitsWhereBlocksKeepTheirSegmentOfX) {
       Rows x(rows, in);
       x.fill(random, Values::kUsual);
       const Product many = multiply(weight, nullptr, x, Activations::kAuto);
-      for (const int64_t r : {int64_t{0}, rows - 1}) {
-        Rows one = row_alone(x, r);
-        ASSERT_TRUE(same_bits(many.row(r, out), multiply(weight, nullptr, one, Activations::kAuto).row(0, out)))
-            << weight_format_name(format) << " row " << r << " of " << rows;
-      }
+      ASSERT_TRUE(same_bits_alone(weight, x, many, {0, rows - 1})) << weight_format_name(format) << " rows " << rows;
     }
   }
 }
@@ -295,8 +300,7 @@ TEST_F(LinearCuda, GivesTheSameBitsWhereXStays) {
                            .max_rows = rows});
         }
         bind_linears(device(), "parts", parts)->run(step_of(rows));
-        Rows some(rows, in);
-        for (int64_t r = 0; r < rows; ++r) std::copy_n(x.row(r), in, some.row(r));
+        Rows some = first_rows(x, rows);
         for (int p = 0; p < 2; ++p) {
           const Product together{(p == 0 ? first : second).values(), outs[p]};
           const Product alone = multiply(*weights[p], biases[p], some, Activations::kAuto);
@@ -322,14 +326,10 @@ TEST_F(LinearCuda, GivesTheSameBitsWhereSegmentsHaveRounds) {
     Rows x(16, in);
     x.fill(random, Values::kUsual);
     for (const int64_t rows : {5, 16}) {
-      Rows some(rows, in);
-      for (int64_t r = 0; r < rows; ++r) std::copy_n(x.row(r), in, some.row(r));
+      Rows some = first_rows(x, rows);
       const Product together = multiply(weight, nullptr, some, Activations::kAuto);
-      for (const int64_t r : {int64_t{0}, rows - 1}) {
-        Rows one = row_alone(x, r);
-        ASSERT_TRUE(same_bits(together.row(r, out), multiply(weight, nullptr, one, Activations::kAuto).row(0, out)))
-            << weight_format_name(format) << " row " << r << " of " << rows;
-      }
+      ASSERT_TRUE(same_bits_alone(weight, x, together, {0, rows - 1}))
+          << weight_format_name(format) << " rows " << rows;
     }
   }
 }

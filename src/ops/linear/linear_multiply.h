@@ -85,7 +85,7 @@ void prepare_multiply(CudaDevice& device, TileFormat format);
 void multiply_tiles(CudaDevice& device, TileFormat format, MultiplyArgs args, std::byte* workspace, int32_t rows);
 // Enough for any number up to `rows`.
 int64_t multiply_bytes(CudaDevice& device, TileFormat format, const MultiplyArgs& args, int32_t rows);
-// The same of the device's posts.
+// The same of the device's posts (linear_packed_cuda.cu).
 int64_t multiply_posts(TileFormat format, const MultiplyArgs& args, int32_t rows);
 
 }  // namespace weir

@@ -232,10 +232,6 @@ int64_t multiply_bytes(CudaDevice& device, TileFormat format, const MultiplyArgs
   return rounded_bytes(args, rows) + partial_bytes(device, format, args, rows);
 }
 
-int64_t multiply_posts(TileFormat format, const MultiplyArgs& args, int32_t rows) {
-  return packed_posts(format, args, rows);
-}
-
 void multiply_tiles(CudaDevice& device, TileFormat format, MultiplyArgs args, std::byte* workspace, int32_t rows) {
   if (rows == 0) return;
   args.partials = reinterpret_cast<float*>(workspace + rounded_bytes(args, rows));

@@ -179,9 +179,13 @@ void prepare_packed(CudaDevice& device, TileFormat format) {
   }
 }
 
-int64_t packed_posts(TileFormat format, const MultiplyArgs& args, int32_t rows) {
+int64_t multiply_posts(TileFormat format, const MultiplyArgs& args, int32_t rows) {
   if (!is_packed(format) || args.segments == 1) return 0;
-  return int64_t{512} * args.segments * args.strips * ((std::min(rows, kSegmentRows) + 7) / 8);
+  int64_t eights = 0;
+  for (const int32_t most : {8, kSegmentRows}) {
+    if (segment_kernel(format, most, kSegmentWarps).kernel != nullptr) eights = (std::min(rows, most) + 7) / 8;
+  }
+  return int64_t{512} * args.segments * args.strips * eights;
 }
 
 int64_t packed_partials(TileFormat format, const MultiplyArgs& args, int32_t rows) {

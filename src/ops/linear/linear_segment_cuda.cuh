@@ -1,4 +1,4 @@
-// The kernel of linear_multiply.h for packed weights of many segments, with up to 16 rows.
+// The kernel of linear_multiply.h for packed weights of several segments, with up to 16 rows.
 #pragma once
 
 #include "device/cuda/posts.h"
@@ -12,8 +12,8 @@ namespace weir {
 // What a block computes: one segment of some strips, of which each warp takes one after the other. All blocks of a
 // segment have as many, or one less.
 //
-// No block should be without: it would leave as soon as it may, the kernel after the next would then have one more in
-// its place and one less elsewhere, and so all kernels that follow.
+// No block is without (launch_segments): it would leave as soon as it may, the kernel after the next would then have
+// one more in its place and one less elsewhere, and so all kernels that follow.
 struct SegmentShare {
   int segment;
   int first, strips;  // places
@@ -70,35 +70,23 @@ struct SegmentMeeting {
 template <class Operand, bool kAhead, int kTiles, int kColumns>
 __device__ inline void multiply_stage(const std::byte* tiles, SegmentTile<kColumns>& x, Sums<kColumns>& sums) {
   Operand w(tiles);
-  if constexpr (kAhead) {
-    LoadedTile<kColumns> loaded(x);
+  LoadedTile<kColumns> loaded(x);
 #pragma unroll
-    for (int t = 0; t < kTiles; ++t) {
-      x.advance();
-      if (t + 1 < kTiles) {
-        const Operand next(tiles + (t + 1) * Operand::kBytes);
-        const LoadedTile<kColumns> next_loaded(x);
-        multiply_tile(w, loaded, sums);
-        w = next;
-        loaded = next_loaded;
-      } else {
-        multiply_tile(w, loaded, sums);
-      }
+  for (int t = 1; t < kTiles; ++t) {
+    const Operand next(tiles + t * Operand::kBytes);
+    x.advance();
+    if constexpr (kAhead) {
+      const LoadedTile<kColumns> next_loaded(x);
+      multiply_tile(w, loaded, sums);
+      loaded = next_loaded;
+    } else {
+      multiply_tile(w, loaded, sums);
+      loaded = LoadedTile<kColumns>(x);
     }
-  } else {
-#pragma unroll
-    for (int t = 0; t < kTiles; ++t) {
-      const LoadedTile<kColumns> loaded(x);
-      x.advance();
-      if (t + 1 < kTiles) {
-        const Operand next(tiles + (t + 1) * Operand::kBytes);
-        multiply_tile(w, loaded, sums);
-        w = next;
-      } else {
-        multiply_tile(w, loaded, sums);
-      }
-    }
+    w = next;
   }
+  x.advance();
+  multiply_tile(w, loaded, sums);
 }
 
 // A segment of a strip; the first time pieces of x are waited for.
@@ -128,7 +116,6 @@ __global__ void __launch_bounds__(32 * kWarps, 2) linear_segment(const __grid_co
   WEIR_DYNAMIC_SHARED(std::byte, shared);
   cuda::ptx::let_next_start();
   const SegmentShare share(args);
-  if (share.strips == 0) return cuda::ptx::wait_for_previous();
   const int warp = static_cast<int>(threadIdx.x) / 32, warps = static_cast<int>(blockDim.x) / 32;
   const int ring_bytes = args.ring_stages * (kStageBytes<Operand> + 16);
   const SegmentRuns runs{args, share, Operand::kBytes};
