@@ -58,6 +58,18 @@ WEIR_PTX uint32_t mul_bf16x2(uint32_t a, uint32_t b) {
   return product;
 }
 
+// A half of a pair in both halves: an operand of mul_bf16x2, not an instruction.
+template <int kHalf>
+WEIR_PTX uint32_t both_halves(uint32_t pair) {
+  uint32_t d;
+  if constexpr (kHalf == 0) {
+    asm("{ .reg .b16 l, h; mov.b32 {l, h}, %1; mov.b32 %0, {l, l}; }" : "=r"(d) : "r"(pair));
+  } else {
+    asm("{ .reg .b16 l, h; mov.b32 {l, h}, %1; mov.b32 %0, {h, h}; }" : "=r"(d) : "r"(pair));
+  }
+  return d;
+}
+
 // (a & mask) | bits in one instruction; of two constants the compiler makes two.
 WEIR_PTX uint32_t and_or(uint32_t a, uint32_t mask, uint32_t bits) {
   uint32_t d;

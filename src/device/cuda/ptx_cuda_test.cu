@@ -123,6 +123,20 @@ TEST_F(Ptx, MultipliesTiles) {
 
 // --- arithmetic -----------------------------------------------------------------------------------------------------
 
+__global__ void scale_pairs_kernel(uint32_t* y, uint32_t pairs, uint32_t factors) {
+  y[0] = ptx::mul_bf16x2(pairs, factors);
+  y[1] = ptx::mul_bf16x2(pairs, ptx::both_halves<0>(factors));
+  y[2] = ptx::mul_bf16x2(pairs, ptx::both_halves<1>(factors));
+}
+
+TEST_F(Ptx, MultipliesPairsByBothOrOneOfAPair) {
+  constexpr uint32_t kOneAndAHalf = 0x3fc0, kMinusTwo = 0xc000, kFour = 0x4080, kHalf = 0x3f00;
+  DeviceArray<uint32_t> out(3);
+  launch(owner, {.grid = 1, .block = 1}, scale_pairs_kernel, out.device(), pair(kOneAndAHalf, kMinusTwo),
+         pair(kFour, kHalf));
+  EXPECT_EQ(out.host(), (std::vector<uint32_t>{pair(0x40c0, 0xbf80), pair(0x40c0, 0xc100), pair(0x3f40, 0xbf80)}));
+}
+
 __global__ void approximate_kernel(float* y, const float* x) {
   y[2 * threadIdx.x] = ptx::exp2_approx(x[threadIdx.x]);
   y[2 * threadIdx.x + 1] = ptx::reciprocal_approx(x[threadIdx.x]);

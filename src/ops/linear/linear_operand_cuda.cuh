@@ -97,7 +97,11 @@ struct F16Operand : PlainTile {
   }
 };
 
-// --- packed codes in the order of the fragments: sixteen bytes a lane, then the groups' scales by row
+// --- packed codes in the order of the fragments: sixteen bytes a lane, then the groups' scales by row, the two rows of
+// --- a lane side by side
+
+// Row of a tile's scale i of sixteen.
+__device__ inline int scale_row(int i) { return i / 2 + i % 2 * 8; }
 
 // Position in the tile of half h of register j of a lane's fragment of a step.
 __device__ inline int fragment_row(int lane, int j) { return lane / 4 + 8 * (j % 2); }
@@ -145,21 +149,23 @@ struct Mxfp4Operand {
   __device__ explicit Mxfp4Operand(const std::byte* tile) {
     const int lane = lane_index();
     codes = reinterpret_cast<const uint4*>(tile)[lane];
-    const auto* factors = reinterpret_cast<const uint16_t*>(tile + 512) + lane / 4;
-    for (int half = 0; half < 2; ++half) {
-      const uint32_t pair = factors[8 * half];  // of the groups of 32
-      factor[0][half] = (pair & 0xff) * 0x00800080u;
-      factor[1][half] = (pair >> 8) * 0x00800080u;
-    }
+    const uint32_t exponents = reinterpret_cast<const uint32_t*>(tile + 512)[lane / 4];
+    factor[0] = __byte_perm(exponents, 0, 0x4140) * 0x80u;
+    factor[1] = __byte_perm(exponents, 0, 0x4342) * 0x80u;
   }
   __device__ void a(int step, int, uint32_t (&fragment)[4]) const {
     constexpr uint32_t kSign = 0x80008000u, kMagnitude = 0x01c001c0u;
     const uint32_t w = step == 0 ? codes.x : step == 1 ? codes.y : step == 2 ? codes.z : codes.w;
-    const uint32_t* f = factor[step / 2];
-    fragment[0] = cuda::ptx::mul_bf16x2(w & (kSign | kMagnitude), f[0]);
-    fragment[1] = cuda::ptx::mul_bf16x2(w << 3 & (kSign | kMagnitude), f[1]);
-    fragment[2] = cuda::ptx::mul_bf16x2((w << 1 & kSign) | (w << 6 & kMagnitude), f[0]);
-    fragment[3] = cuda::ptx::mul_bf16x2((w << 2 & kSign) | (w >> 3 & kMagnitude), f[1]);
+    const uint32_t f0 = factor_of(step / 2, factor[0]), f1 = factor_of(step / 2, factor[1]);
+    fragment[0] = cuda::ptx::mul_bf16x2(w & (kSign | kMagnitude), f0);
+    fragment[1] = cuda::ptx::mul_bf16x2(w << 3 & (kSign | kMagnitude), f1);
+    // << 1 and << 6 in one: what comes to other places than it should is masked, and nothing carries
+    fragment[2] = cuda::ptx::mul_bf16x2((w & 0x40074007u) * 66u & (kSign | kMagnitude), f0);
+    fragment[3] = cuda::ptx::mul_bf16x2((w << 2 & kSign) | (w >> 3 & kMagnitude), f1);
+  }
+
+  __device__ static uint32_t factor_of(int group, uint32_t factors) {
+    return group == 0 ? cuda::ptx::both_halves<0>(factors) : cuda::ptx::both_halves<1>(factors);
   }
 
   __device__ static uint32_t word(const WeightView& weight, int64_t o, int64_t k, int w) {
@@ -176,18 +182,18 @@ struct Mxfp4Operand {
     }
     return word;
   }
-  // Bytes of two rows: the exponents of 2^(e - 1) as BF16 has them, for both groups.
+  // Bytes of the rows w and w + 8: the exponents of 2^(e - 1) as BF16 has them, for both groups.
   __device__ static uint32_t factor_word(const WeightView& weight, int64_t o, int64_t k, int w) {
     uint32_t word = 0;
     for (int i = 0; i < 4; ++i) {
-      const int64_t row = o + 2 * w + i / 2, col = k + i % 2 * 32;
+      const int64_t row = o + w + 8 * (i / 2), col = k + i % 2 * 32;
       if (inside(weight, row, col)) word |= static_cast<uint32_t>(mxfp4_scale(weight, row, col) + 126) << (8 * i);
     }
     return word;
   }
 
   uint4 codes;
-  uint32_t factor[2][2];  // [group][half], twice in a register
+  uint32_t factor[2];  // [half]: of both groups
 };
 inline constexpr int kMxfp4MostScale = 128;
 
@@ -204,9 +210,9 @@ struct E4m3Operand {
     const int lane = lane_index();
     codes[0] = reinterpret_cast<const uint4*>(tile)[lane];
     codes[1] = reinterpret_cast<const uint4*>(tile)[32 + lane];
-    const auto* scales = reinterpret_cast<const float*>(tile + 1024) + lane / 4;
-    scale_[0] = scales[0];
-    scale_[1] = scales[8];
+    const float2 scales = reinterpret_cast<const float2*>(tile + 1024)[lane / 4];
+    scale_[0] = scales.x;
+    scale_[1] = scales.y;
   }
   __device__ void a(int step, int, uint32_t (&fragment)[4]) const {
     const uint4& run = codes[step / 2];
@@ -235,7 +241,7 @@ struct E4m3Operand {
       return (bits & 0x7f) == 0x7f ? 0 : bits;
     };
     if (w < 256) return spread(eight_bit_word(w, code));
-    const int row = w - 256;
+    const int row = scale_row(w - 256);
     if (o + row >= weight.out || k >= weight.in) return 0;
     bool nan = false;
     for (int col = 0; col < kTileIns && k + col < weight.in; ++col) {
@@ -298,10 +304,11 @@ struct IntegerOperand {
     const int lane = lane_index();
     codes[0] = reinterpret_cast<const uint4*>(tile)[lane];
     if constexpr (kWide) codes[1] = reinterpret_cast<const uint4*>(tile)[32 + lane];
-    const auto* words = reinterpret_cast<const uint32_t*>(tile + kCodeBytes) + lane / 4;
+    const auto* words = reinterpret_cast<const uint2*>(tile + kCodeBytes) + lane / 4;
     for (int w = 0; w < kScaleWords; ++w) {
-      scales[0][w] = words[16 * w];
-      scales[1][w] = words[16 * w + 8];
+      const uint2 rows = words[8 * w];
+      scales[0][w] = rows.x;
+      scales[1][w] = rows.y;
     }
   }
 
@@ -364,7 +371,7 @@ struct IntegerOperand {
       if (w < 128) return four_bit_word(w, code);
     }
     const int at = w - kCodeBytes / 4;
-    return scale_word(weight, o + at % 16, k, at / 16);
+    return scale_word(weight, o + scale_row(at % 16), k, at / 16);
   }
 
   __device__ static uint32_t scale_word(const WeightView& weight, int64_t o, int64_t k, int w) {

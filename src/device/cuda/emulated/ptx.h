@@ -47,6 +47,11 @@ inline uint32_t mul_bf16x2(uint32_t a, uint32_t b) {
   return pack_bf16(low_bf16(a) * low_bf16(b), high_bf16(a) * high_bf16(b));
 }
 
+template <int kHalf>
+uint32_t both_halves(uint32_t pair) {
+  return (pair >> (16 * kHalf) & 0xffff) * 0x10001u;
+}
+
 inline uint32_t and_or(uint32_t a, uint32_t mask, uint32_t bits) { return (a & mask) | bits; }
 
 // --- global memory --------------------------------------------------------------------------------------------------
