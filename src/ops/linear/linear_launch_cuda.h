@@ -21,8 +21,6 @@ bool map_rows(CudaDevice& device, const MultiplyArgs& args, std::byte* workspace
 // --- packed weights, up to 64 rows (linear_packed_cuda.cu)
 
 void prepare_packed(CudaDevice& device, TileFormat format);
-// Where partial sums are needed: eights of rows that any number up to `rows` may have, of all strips.
-int64_t packed_partials(TileFormat format, const MultiplyArgs& args, int32_t rows);
 // False: the other kernels do it sooner.
 bool launch_packed(CudaDevice& device, TileFormat format, const MultiplyArgs& args, std::byte* workspace, int32_t rows);
 

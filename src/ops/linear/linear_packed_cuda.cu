@@ -185,18 +185,9 @@ int64_t multiply_posts(TileFormat format, const MultiplyArgs& args, int32_t rows
   for (const int32_t most : {8, kSegmentRows}) {
     if (segment_kernel(format, most, kSegmentWarps).kernel != nullptr) eights = (std::min(rows, most) + 7) / 8;
   }
+  const ResidentKernel resident = resident_kernel(format, rows);
+  if (rows >= kLeastResidentRows && resident.kernel != nullptr) eights = resident.rows / 8;
   return int64_t{512} * args.segments * args.strips * eights;
-}
-
-int64_t packed_partials(TileFormat format, const MultiplyArgs& args, int32_t rows) {
-  if (!is_packed(format)) return 0;
-  int64_t eights = 0;
-  for (const int32_t most : {32, 64}) {
-    if (rows >= kLeastResidentRows && resident_kernel(format, most).kernel != nullptr) {
-      eights = std::max<int64_t>(eights, args.strips * (std::min(most, (rows + 31) / 32 * 32) / 8));
-    }
-  }
-  return eights;
 }
 
 bool launch_packed(CudaDevice& device, TileFormat format, const MultiplyArgs& args, std::byte* workspace,

@@ -33,26 +33,25 @@ __global__ void __launch_bounds__(512, 1)
   if (threadIdx.x == 0) x.bring(x_maps.of_part, share.segment * args.segment_tiles);
   __syncwarp();
   ring.fill(ring.stages() / 2, ring.stages());
-  const int rows = step_rows(args);
   ResidentProduct<Operand, kRows> product(x);
   const ResidentMeeting<kRows> meeting{args, share.segment};
   const int group = warp / 4, groups = static_cast<int>(blockDim.x) / 128;
   const auto place_of = [&](int i) { return share.first + (group + i * groups) * 4 + warp % 4; };
   int left = 0;  // strips for others
-  for (int i = 0; group + i * groups < share.units; ++i) {
+#pragma unroll 1
+  for (; group + left * groups < share.units; ++left) {
     StripSums<kRows> sums;
-    product.multiply_segment(ring, args.segment_tiles, i == 0, sums);
-    if (place_of(i) >= args.places) break;
+    product.multiply_segment(ring, args.segment_tiles, left == 0, sums);
+    if (place_of(left) >= args.places) break;
     if (args.segments == 1) {
-      store_sums<kRows>(args, place_of(i), 0, rows, sums);
+      store_sums<kRows>(args, place_of(left), 0, step_rows(args), sums);
     } else {
-      meeting.at(place_of(i)).leave(share.segment, sums);
-      ++left;
+      meeting.leave(place_of(left), sums);
     }
   }
-  meeting.arrive(left, place_of);
+  if (args.segments == 1) return;
 #pragma unroll 1
-  for (int i = 0; i < left; ++i) meeting.gather(place_of(i), rows);
+  for (int i = 0; i < left; ++i) meeting.gather(place_of(i));
 }
 
 template <TileFormat kFormat>
