@@ -114,7 +114,7 @@ class ResidentRing {
     if (lane_index() == 0) {
       const int bytes = left_ < kStageBytes ? left_ : kStageBytes;
       cuda::ptx::mbarrier_arrive_expect(full_ + slot, bytes);
-      cuda::ptx::bulk_load(stages_ + slot * kStageBytes, from_, bytes, full_ + slot);
+      cuda::ptx::bulk_load(stages_ + slot * kStageBytes, from_, bytes, full_ + slot, cuda::ptx::read_once());
     }
     from_ += kStageBytes;
     left_ -= kStageBytes;
