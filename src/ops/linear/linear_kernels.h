@@ -96,17 +96,20 @@ inline TeamKernel team_kernel(TileFormat format, int32_t rows) {
 struct ResidentKernel {
   void (*kernel)(MultiplyArgs, WideX) = nullptr;
   int32_t rows = 0;         // at most
+  int32_t blocks = 0;       // of a multiprocessor
   int64_t stage_bytes = 0;  // of a warp's ring
   int32_t stage_tiles = 0;
 };
 
-// The instance for so many rows: of 32 or 64.
-ResidentKernel resident_kernel_plain(TileFormat format, int32_t rows);
-ResidentKernel resident_kernel_block(TileFormat format, int32_t rows);
-ResidentKernel resident_kernel_super(TileFormat format, int32_t rows);
+inline constexpr int kResidentGroups = 4;  // of four warps, of a block, at most
 
-inline ResidentKernel resident_kernel(TileFormat format, int32_t rows) {
-  return table_of(format, resident_kernel_plain, resident_kernel_block, resident_kernel_super)(format, rows);
+// The instance for so many rows, of 32 or 64, and groups.
+ResidentKernel resident_kernel_plain(TileFormat format, int32_t rows, int groups);
+ResidentKernel resident_kernel_block(TileFormat format, int32_t rows, int groups);
+ResidentKernel resident_kernel_super(TileFormat format, int32_t rows, int groups);
+
+inline ResidentKernel resident_kernel(TileFormat format, int32_t rows, int groups) {
+  return table_of(format, resident_kernel_plain, resident_kernel_block, resident_kernel_super)(format, rows, groups);
 }
 
 }  // namespace weir

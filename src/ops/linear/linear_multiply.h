@@ -14,9 +14,9 @@
 // Others with up to 64 rows, where decoding or many segments decide: clusters of blocks, a block a segment of
 // some strips, whose sums meet through their shared memory.
 //
-// Packed weights of large matrices with 17 to 64 rows: a block on each multiprocessor, which keeps one segment of x in
-// shared memory and multiplies its share of the outputs with it; blocks add the segments together, waiting for each
-// other.
+// Packed weights with 17 to 64 rows, of large matrices where these are more than 32: a block on each multiprocessor,
+// which keeps one segment of x in shared memory and multiplies its share of the outputs with it. Sums meet as those
+// before. With up to 32 rows and few outputs there is room for the next kernel's block.
 //
 // More, or 16-bit weights of large matrices: groups of four warps multiply 64 outputs each with up to 128 rows of BF16
 // (FP32 ones a kernel before has rounded), which a block's groups share. A block takes all segments one after the

@@ -86,35 +86,38 @@ int resident_blocks(CudaDevice& device, const MultiplyArgs& args, int units) {
   return std::min(device.sm_count() / args.segments, units);  // of a segment
 }
 
-// With more than 32 rows where blocks have several units; with fewer where groups of warps have and, of wide tiles,
-// segments are many (measured).
+// With more than 32 rows where blocks have several units; with fewer also where they are so few that two blocks fit a
+// multiprocessor, or where groups of warps have several and, of wide tiles, segments are many (measured).
 bool resident_pays(CudaDevice& device, TileFormat format, const MultiplyArgs& args, int32_t rows) {
   if (rows < kLeastResidentRows || rows > kResidentRows || different_x(args) > 1) return false;
   if (args.segments > device.sm_count() || args.segment_tiles * kTileIns > kSegmentIns) return false;
-  if (resident_kernel(format, rows).kernel == nullptr) return false;
+  if (resident_kernel(format, rows, kResidentGroups).kernel == nullptr) return false;
   const int units = (args.strips + 3) / 4;
   const int blocks = resident_blocks(device, args, units);
   if (rows > 32) return args.segments > 1 && units > (is_narrow(format) ? 1 : 2) * blocks;
+  if (units <= 3 * blocks) return args.segments > 1;
   return units > 4 * blocks && (is_narrow(format) || args.segments > 4);
 }
 
-// A block a multiprocessor, the same number for each segment; four warps for each unit, at most sixteen.
+// As many blocks for each segment, of all as many as multiprocessors; a group of four warps for each unit, where there
+// are that many.
 void launch_resident(CudaDevice& device, TileFormat format, MultiplyArgs args, std::byte* workspace, int32_t rows) {
-  const ResidentKernel kernel = resident_kernel(format, rows);
   place_parts(args, 4);
   const int all = (args.places + 3) / 4;
   args.splits = resident_blocks(device, args, all);
+  const int units = (all + args.splits - 1) / args.splits;
+  const int rounds = (units + kResidentGroups - 1) / kResidentGroups, groups = (units + rounds - 1) / rounds;
+  const ResidentKernel kernel = resident_kernel(format, rows, units > kResidentGroups ? kResidentGroups : groups);
   WideX x_maps;
   if (!map_rows(device, args, workspace, rows, kernel.rows, x_maps)) return;
-  const int units = (all + args.splits - 1) / args.splits, rounds = (units + 3) / 4;
-  const int warps = 4 * ((units + rounds - 1) / rounds);
   const int64_t x_bytes = resident_x_bytes(args.segment_tiles, kernel.rows), stage_bytes = kernel.stage_bytes + 16;
+  const int64_t limit = (device.shared_limit() + kReservedShared) / kernel.blocks - kReservedShared;
   const int64_t stages = int64_t{rounds} * ((args.segment_tiles + kernel.stage_tiles - 1) / kernel.stage_tiles);
-  args.ring_stages = static_cast<int32_t>(std::min((device.shared_limit() - x_bytes) / (warps * stage_bytes), stages));
+  args.ring_stages = static_cast<int32_t>(std::min((limit - x_bytes) / (4 * groups * stage_bytes), stages));
   cuda::launch(device,
                {.grid = args.splits * args.segments,
-                .block = 32 * warps,
-                .shared_bytes = x_bytes + warps * args.ring_stages * stage_bytes,
+                .block = 128 * groups,
+                .shared_bytes = std::max(x_bytes + 4 * groups * args.ring_stages * stage_bytes, kLeastShared),
                 .together = true,
                 .overlap = true},
                kernel.kernel, args, x_maps);
@@ -162,8 +165,10 @@ void launch_segments(CudaDevice& device, TileFormat format, MultiplyArgs args, i
 void prepare_packed(CudaDevice& device, TileFormat format) {
   if (!is_packed(format)) return;
   for (const int32_t rows : {32, 64}) {
-    const ResidentKernel resident = resident_kernel(format, rows);
-    if (resident.kernel != nullptr) cuda::allow_shared(resident.kernel, device.shared_limit());
+    for (int groups = 2; groups <= kResidentGroups; ++groups) {
+      const ResidentKernel resident = resident_kernel(format, rows, groups);
+      if (resident.kernel != nullptr) cuda::allow_shared(resident.kernel, device.shared_limit());
+    }
   }
   for (const int32_t rows : {8, kSegmentRows}) {
     for (const int warps : {kFewSegmentWarps, kSomeSegmentWarps, kSegmentWarps}) {
@@ -185,7 +190,7 @@ int64_t multiply_posts(TileFormat format, const MultiplyArgs& args, int32_t rows
   for (const int32_t most : {8, kSegmentRows}) {
     if (segment_kernel(format, most, kSegmentWarps).kernel != nullptr) eights = (std::min(rows, most) + 7) / 8;
   }
-  const ResidentKernel resident = resident_kernel(format, rows);
+  const ResidentKernel resident = resident_kernel(format, rows, kResidentGroups);
   if (rows >= kLeastResidentRows && resident.kernel != nullptr) eights = resident.rows / 8;
   return int64_t{512} * args.segments * args.strips * eights;
 }

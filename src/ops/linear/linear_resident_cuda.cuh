@@ -11,10 +11,17 @@
 
 namespace weir {
 
-template <TileFormat kFormat, int kRows>
-__global__ void __launch_bounds__(512, 1)
+// Tiles of a stage: half as many where two blocks share a multiprocessor.
+template <class Operand, int kBlocks>
+using ResidentRingOf = ResidentRing<Operand, (Operand::kBytes < 800 ? 4 : 2) / kBlocks>;
+
+// kBlocks: of a multiprocessor. With two the next kernel's block fits beside this one; it begins when x is on its way,
+// since the copy engine brings what is asked for first.
+template <TileFormat kFormat, int kRows, int kWarps, int kBlocks>
+__global__ void __launch_bounds__(32 * kWarps, kBlocks)
     linear_resident(const __grid_constant__ MultiplyArgs args, const __grid_constant__ WideX x_maps) {
   using Operand = typename OperandOf<kFormat>::Type;
+  using Ring = ResidentRingOf<Operand, kBlocks>;
   WEIR_DYNAMIC_SHARED(std::byte, dynamic);
   std::byte* const shared = cuda::ptx::hidden_shared(dynamic);
   const int warp = static_cast<int>(threadIdx.x) / 32;
@@ -25,14 +32,15 @@ __global__ void __launch_bounds__(512, 1)
   }
   const ResidentShare share(args);
   std::byte* rings = shared + resident_x_bytes(args.segment_tiles, kRows);
-  ResidentRing<Operand> ring(rings + warp * args.ring_stages * (ResidentRing<Operand>::kStageBytes + 16), args, share);
-  ring.fill(0, ring.stages() / 2);
-  cuda::ptx::let_next_start();
+  Ring ring(rings + warp * args.ring_stages * (Ring::kStageBytes + 16), args, share);
+  const int before_x = ring.stages() / (kBlocks == 1 ? 2 : 1);
+  ring.fill(0, before_x);
   __syncthreads();
   cuda::ptx::wait_for_previous();
   if (threadIdx.x == 0) x.bring(x_maps.of_part, share.segment * args.segment_tiles);
+  cuda::ptx::let_next_start();
   __syncwarp();
-  ring.fill(ring.stages() / 2, ring.stages());
+  ring.fill(before_x, ring.stages());
   ResidentProduct<Operand, kRows> product(x);
   const ResidentMeeting<kRows> meeting{args, share.segment};
   const int group = warp / 4, groups = static_cast<int>(blockDim.x) / 128;
@@ -54,13 +62,17 @@ __global__ void __launch_bounds__(512, 1)
   for (int i = 0; i < left; ++i) meeting.gather(place_of(i));
 }
 
+template <TileFormat kFormat, int kRows, int kWarps, int kBlocks>
+ResidentKernel resident_instance() {
+  using Ring = ResidentRingOf<typename OperandOf<kFormat>::Type, kBlocks>;
+  return {linear_resident<kFormat, kRows, kWarps, kBlocks>, kRows, kBlocks, Ring::kStageBytes, Ring::kStageTiles};
+}
+
 template <TileFormat kFormat>
-ResidentKernel resident_instance(int32_t rows) {
-  using Ring = ResidentRing<typename OperandOf<kFormat>::Type>;
-  ResidentKernel kernel{.stage_bytes = Ring::kStageBytes, .stage_tiles = Ring::kStageTiles};
-  kernel.rows = rows <= 32 ? 32 : 64;
-  kernel.kernel = rows <= 32 ? linear_resident<kFormat, 32> : linear_resident<kFormat, 64>;
-  return kernel;
+ResidentKernel resident_instance(int32_t rows, int groups) {
+  if (rows > 32) return resident_instance<kFormat, 64, 16, 1>();
+  if (groups > 3) return resident_instance<kFormat, 32, 16, 1>();
+  return groups > 2 ? resident_instance<kFormat, 32, 12, 2>() : resident_instance<kFormat, 32, 8, 2>();
 }
 
 }  // namespace weir

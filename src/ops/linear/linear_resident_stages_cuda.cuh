@@ -58,10 +58,10 @@ struct ResidentX {
 };
 
 // A warp's tiles, those of its units one after the other, on their way through its part of shared memory.
-template <class Operand>
+template <class Operand, int kTiles>
 class ResidentRing {
  public:
-  static constexpr int kStageTiles = Operand::kBytes < 800 ? 4 : 2;
+  static constexpr int kStageTiles = kTiles;
   static constexpr int kStageBytes = kStageTiles * Operand::kBytes;
 
   __device__ ResidentRing(std::byte* shared, const MultiplyArgs& args, const ResidentShare& share)

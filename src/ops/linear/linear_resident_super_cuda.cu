@@ -2,14 +2,14 @@
 
 namespace weir {
 
-ResidentKernel resident_kernel_super(TileFormat format, int32_t rows) {
+ResidentKernel resident_kernel_super(TileFormat format, int32_t rows, int groups) {
   switch (format) {
     case TileFormat::kQ3_K:
-      return resident_instance<TileFormat::kQ3_K>(rows);
+      return resident_instance<TileFormat::kQ3_K>(rows, groups);
     case TileFormat::kQ6_K:
-      return resident_instance<TileFormat::kQ6_K>(rows);
+      return resident_instance<TileFormat::kQ6_K>(rows, groups);
     case TileFormat::kIq4Xs:
-      return resident_instance<TileFormat::kIq4Xs>(rows);
+      return resident_instance<TileFormat::kIq4Xs>(rows, groups);
     default:
       return {};
   }
