@@ -125,12 +125,10 @@ void launch_resident(CudaDevice& device, TileFormat format, MultiplyArgs args, s
 
 // --- a segment a block, up to 16 rows
 
-// With one row and few segments the kernel for few rows does it sooner (measured).
 bool segments_pay(CudaDevice& device, TileFormat format, const MultiplyArgs& args, int32_t rows) {
   if (rows > kSegmentRows || args.segments == 1 || different_x(args) > 1) return false;
   if (args.segments > device.sm_count()) return false;
-  if (segment_kernel(format, rows, kSegmentWarps).kernel == nullptr) return false;
-  return rows > 1 || args.segments > 4;
+  return segment_kernel(format, rows, kSegmentWarps).kernel != nullptr;
 }
 
 // A block a multiprocessor, beside which the next kernel's fits; two where much has to be multiplied (measured).
@@ -149,7 +147,7 @@ void launch_segments(CudaDevice& device, TileFormat format, MultiplyArgs args, i
   const int64_t fit = ((device.shared_limit() - kReservedShared) / 2 - x_bytes) / stage_bytes;
   int64_t stages = (args.segment_tiles + kernel.stage_tiles - 1) / kernel.stage_tiles * rounds;
   // More would come before the next kernel's x (measured).
-  if (is_narrow(format) && warps > kFewSegmentWarps) stages = std::min<int64_t>(stages, 2);
+  if (warps > kFewSegmentWarps) stages = std::min<int64_t>(stages, 2);
   args.ring_stages = static_cast<int32_t>(std::clamp<int64_t>(fit, 1, stages));
   cuda::launch(device,
                {.grid = blocks,
