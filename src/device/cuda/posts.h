@@ -25,9 +25,10 @@ struct Post {
   }
 };
 
-// The sum of `count` posts, `step` apart, in their order; many are on their way at once.
+// The sum of `count` posts, `step` apart, in their order; many are on their way at once. The first that has
+// not come is waited for alone, since all together are much traffic; then the others are asked for again.
 __device__ inline float4 take_posts(uint4* posts, int count, int step) {
-  constexpr int kBatch = 8;
+  constexpr int kBatch = 7;
   float4 sum{};
 #pragma unroll 1
   for (int first = 0; first < count; first += kBatch) {
@@ -40,7 +41,17 @@ __device__ inline float4 take_posts(uint4* posts, int count, int step) {
     for (int i = 0; i < kBatch; ++i) {
       if (first + i >= count) break;
       uint4* const post = posts + (first + i) * step;
-      while (!batch[i].complete()) batch[i] = Post::load(post);
+      if (!batch[i].complete()) {
+        do {
+          batch[i] = Post::load(post);
+        } while (!batch[i].complete());
+#pragma unroll
+        for (int later = i + 1; later < kBatch; ++later) {
+          if (first + later < count && !batch[later].complete()) {
+            batch[later] = Post::load(posts + (first + later) * step);
+          }
+        }
+      }
       *post = {0, 0, 0, 0};
       const float4 v = batch[i].value();
       sum = first + i == 0 ? v : float4{sum.x + v.x, sum.y + v.y, sum.z + v.z, sum.w + v.w};
