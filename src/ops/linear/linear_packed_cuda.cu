@@ -86,17 +86,16 @@ int resident_blocks(CudaDevice& device, const MultiplyArgs& args, int units) {
   return std::min(device.sm_count() / args.segments, units);  // of a segment
 }
 
-// With more than 32 rows where blocks have several units; with fewer also where they are so few that two blocks fit a
-// multiprocessor, or where groups of warps have several and, of wide tiles, segments are many (measured).
+// Where segments meet, with more than 32 rows where blocks have several units; of one segment with up to 32 rows where
+// tiles are narrow and groups of warps have several units (measured).
 bool resident_pays(CudaDevice& device, TileFormat format, const MultiplyArgs& args, int32_t rows) {
   if (rows < kLeastResidentRows || rows > kResidentRows || different_x(args) > 1) return false;
   if (args.segments > device.sm_count() || args.segment_tiles * kTileIns > kSegmentIns) return false;
   if (resident_kernel(format, rows, kResidentGroups).kernel == nullptr) return false;
   const int units = (args.strips + 3) / 4;
   const int blocks = resident_blocks(device, args, units);
-  if (rows > 32) return args.segments > 1 && units > (is_narrow(format) ? 1 : 2) * blocks;
-  if (units <= 3 * blocks) return args.segments > 1;
-  return units > 4 * blocks && (is_narrow(format) || args.segments > 4);
+  if (args.segments > 1) return rows <= 32 || units > blocks;
+  return rows <= 32 && units > 4 * blocks && is_narrow(format);
 }
 
 // As many blocks for each segment, of all as many as multiprocessors; a group of four warps for each unit, where there
