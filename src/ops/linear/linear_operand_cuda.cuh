@@ -97,8 +97,8 @@ struct F16Operand : PlainTile {
   }
 };
 
-// --- packed codes in the order of the fragments: sixteen bytes a lane, then the groups' scales by row, the two rows of
-// --- a lane side by side
+// --- packed codes in the order of the fragments: sixteen bytes a lane, then the groups' scales by row; of one word
+// --- a row, the two rows of a lane side by side (of several that takes longer)
 
 // Row of a tile's scale i of sixteen.
 __device__ inline int scale_row(int i) { return i / 2 + i % 2 * 8; }
@@ -304,11 +304,16 @@ struct IntegerOperand {
     const int lane = lane_index();
     codes[0] = reinterpret_cast<const uint4*>(tile)[lane];
     if constexpr (kWide) codes[1] = reinterpret_cast<const uint4*>(tile)[32 + lane];
-    const auto* words = reinterpret_cast<const uint2*>(tile + kCodeBytes) + lane / 4;
-    for (int w = 0; w < kScaleWords; ++w) {
-      const uint2 rows = words[8 * w];
-      scales[0][w] = rows.x;
-      scales[1][w] = rows.y;
+    const auto* words = reinterpret_cast<const uint32_t*>(tile + kCodeBytes);
+    if constexpr (kScaleWords == 1) {
+      const uint2 rows = reinterpret_cast<const uint2*>(words)[lane / 4];
+      scales[0][0] = rows.x;
+      scales[1][0] = rows.y;
+    } else {
+      for (int w = 0; w < kScaleWords; ++w) {
+        scales[0][w] = words[16 * w + lane / 4];
+        scales[1][w] = words[16 * w + lane / 4 + 8];
+      }
     }
   }
 
@@ -371,7 +376,7 @@ struct IntegerOperand {
       if (w < 128) return four_bit_word(w, code);
     }
     const int at = w - kCodeBytes / 4;
-    return scale_word(weight, o + scale_row(at % 16), k, at / 16);
+    return scale_word(weight, o + (kScaleWords == 1 ? scale_row(at) : at % 16), k, at / 16);
   }
 
   __device__ static uint32_t scale_word(const WeightView& weight, int64_t o, int64_t k, int w) {
