@@ -140,13 +140,6 @@ WEIR_PTX void store_release(uint32_t* p, uint32_t v) {
   asm volatile("st.release.gpu.global.u32 [%0], %1;" ::"l"(p), "r"(v) : "memory");
 }
 
-// The value before. What this thread knew to be written is seen by whoever adds after it.
-WEIR_PTX uint32_t add_ordered(uint32_t* p, uint32_t v) {
-  uint32_t before;
-  asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], %2;" : "=r"(before) : "l"(p), "r"(v) : "memory");
-  return before;
-}
-
 // --- order ----------------------------------------------------------------------------------------------------------
 
 // Programmatic dependent launch; without LaunchShape::overlap both do nothing.

@@ -84,12 +84,6 @@ inline void store_release(uint32_t* p, uint32_t value) {
   *p = value;
   emulated::progress();
 }
-inline uint32_t add_ordered(uint32_t* p, uint32_t value) {
-  const uint32_t before = *p;
-  *p += value;
-  emulated::progress();
-  return before;
-}
 
 // --- order ----------------------------------------------------------------------------------------------------------
 inline void wait_for_previous() {}
