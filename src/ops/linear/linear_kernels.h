@@ -32,7 +32,7 @@ inline FewRowsKernel few_rows_kernel(TileFormat format) {
 
 inline constexpr int kSegmentRows = 16;  // at most
 // Warps of a block, at most: instances of fewer have more registers.
-inline constexpr int kFewSegmentWarps = 8, kSomeSegmentWarps = 11, kSegmentWarps = 14;
+inline constexpr int kFewSegmentWarps = 8, kSomeSegmentWarps = 12, kSegmentWarps = 14;
 
 // Of E4M3, MXFP4, Q4_0 and Q8_0; up to 8 rows of Q4_K and Q6_K.
 struct SegmentKernel {

@@ -134,15 +134,20 @@ bool segments_pay(CudaDevice& device, TileFormat format, const MultiplyArgs& arg
 void launch_segments(CudaDevice& device, TileFormat format, MultiplyArgs args, int32_t rows) {
   const int runs = args.strips * args.segments / device.sm_count();  // segments of strips, of a multiprocessor
   const bool two = runs > (rows > 8 ? 20 : 40);
-  const int blocks = std::min(device.sm_count() * (two ? 2 : 1), args.strips * args.segments);
+  const int all = args.strips * args.segments;
+  const int blocks = std::min(device.sm_count() * (two ? 2 : 1), all);
   const int segment_blocks = blocks / args.segments;
-  const int strips = (args.strips + segment_blocks - 1) / segment_blocks;  // of a block, at most
+  const int apart = (args.strips + segment_blocks - 1) / segment_blocks;  // of a block with one segment, at most
+  const int dealt = (all + blocks - 1) / blocks;                          // the same with up to two
+  const bool deal = two && dealt < apart;                                 // otherwise x comes too late (measured)
+  const int strips = deal ? dealt : apart;
   const int rounds = (strips + kSegmentWarps - 1) / kSegmentWarps;
   const int warps = (strips + rounds - 1) / rounds;  // all have as much to do
   const SegmentKernel kernel = segment_kernel(format, rows, warps);
   place_parts(args, strips);
+  args.block_segments = deal ? 2 : 1;
   args.x_rows = rows;
-  const int64_t x_bytes = segment_x_bytes(args, rows), stage_bytes = warps * kernel.stage_bytes;
+  const int64_t x_bytes = args.block_segments * SegmentX::bytes(args, rows), stage_bytes = warps * kernel.stage_bytes;
   const int64_t fit = ((device.shared_limit() - kReservedShared) / 2 - x_bytes) / stage_bytes;
   int64_t stages = (args.segment_tiles + kernel.stage_tiles - 1) / kernel.stage_tiles * rounds;
   // More would come before the next kernel's x (measured).

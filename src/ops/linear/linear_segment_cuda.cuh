@@ -9,37 +9,62 @@
 
 namespace weir {
 
-// What a block computes: one segment of some strips, of which each warp takes one after the other. All blocks of a
-// segment have as many, or one less.
+// A segment of a strip.
+struct SegmentRun {
+  int segment, place;
+};
+
+// What a block computes: runs that follow each other, of all strips' first segments, then their second ones. Of one
+// segment alone all blocks have as many, or one less; dealt out evenly (MultiplyArgs::block_segments) a block's runs
+// may be of two. Each warp takes one after the other.
 //
 // No block is without (launch_segments): it would leave as soon as it may, the kernel after the next would then have
 // one more in its place and one less elsewhere, and so all kernels that follow.
 struct SegmentShare {
-  int segment;
-  int first, strips;  // places
+  const MultiplyArgs& args;
+  int warps, warp;
+  int begin, end;
+  int first_segment, last_segment;
 
-  __device__ explicit SegmentShare(const MultiplyArgs& args) : segment(static_cast<int>(blockIdx.x) % args.segments) {
-    const int index = static_cast<int>(blockIdx.x) / args.segments;
-    const int blocks = (static_cast<int>(gridDim.x) - segment + args.segments - 1) / args.segments;
-    first = index * args.places / blocks;
-    strips = (index + 1) * args.places / blocks - first;
+  // The compiler sees that the warp is the same for all lanes: what follows from it is in uniform registers.
+  __device__ explicit SegmentShare(const MultiplyArgs& args_)
+      : args(args_),
+        warps(static_cast<int>(blockDim.x) / 32),
+        warp(__shfl_sync(cuda::kAllLanes, static_cast<int>(threadIdx.x) / 32, 0)) {
+    const int block = static_cast<int>(blockIdx.x), blocks = static_cast<int>(gridDim.x);
+    if (args.block_segments == 1) {
+      const int segment = block % args.segments, index = block / args.segments;
+      const int of_segment = (blocks - segment + args.segments - 1) / args.segments;
+      begin = segment * args.places + index * args.places / of_segment;
+      end = segment * args.places + (index + 1) * args.places / of_segment;
+    } else {
+      const int64_t runs = int64_t{args.places} * args.segments;
+      begin = static_cast<int>(block * runs / blocks);
+      end = static_cast<int>((block + 1) * runs / blocks);
+    }
+    first_segment = begin / args.places;
+    last_segment = (end - 1) / args.places;
+  }
+  // The warp's.
+  __device__ bool has(int i) const { return begin + warp + i * warps < end; }
+  __device__ SegmentRun run(int i) const {
+    const int place = begin + warp + i * warps - first_segment * args.places;
+    if (place < args.places) return {first_segment, place};
+    return {last_segment, place - args.places};
   }
 };
 
-// The tiles of a warp's strips.
+// The tiles of a warp's runs.
 struct SegmentRuns {
-  const MultiplyArgs& args;
   const SegmentShare& share;
   int tile_bytes;
 
-  __device__ int strip(int i) const {
-    return static_cast<int>(threadIdx.x) / 32 + i * (static_cast<int>(blockDim.x) / 32);
-  }
   __device__ TileRun operator()(int i) const {
-    if (strip(i) >= share.strips) return {};
-    const int place = share.first + strip(i);
-    const LinearPart& part = part_of(args, place);
-    const int64_t segment = static_cast<int64_t>(place - part.first_place) * args.segments + share.segment;
+    if (!share.has(i)) return {};
+    const MultiplyArgs& args = share.args;
+    const SegmentRun run = share.run(i);
+    const LinearPart& part = part_of(args, run.place);
+    const int64_t segment = static_cast<int64_t>(run.place - part.first_place) * args.segments + run.segment;
     return {part.tiles + segment * args.segment_tiles * tile_bytes, args.segment_tiles};
   }
 };
@@ -65,44 +90,76 @@ struct SegmentMeeting {
   __device__ float4 total(int column) const { return cuda::take_posts(posts + column * 32, segments, kColumns * 32); }
 };
 
-// Multiplies kTiles tiles of a stage. A tile, and with kAhead its x, is read from shared memory while the one before is
-// multiplied.
+// Multiplies the loaded tile; the next one, and with kAhead its x, is read from shared memory at the same time.
+template <bool kAhead, class Operand, int kColumns>
+__device__ inline void turn_to(const std::byte* tile, SegmentTile<kColumns>& x, Operand& w,
+                               LoadedTile<kColumns>& loaded, Sums<kColumns>& sums) {
+  const Operand next(tile);
+  x.advance();
+  if constexpr (kAhead) {
+    const LoadedTile<kColumns> next_loaded(x);
+    multiply_tile(w, loaded, sums);
+    loaded = next_loaded;
+  } else {
+    multiply_tile(w, loaded, sums);
+    loaded = LoadedTile<kColumns>(x);
+  }
+  w = next;
+}
+
+// Multiplies kTiles tiles of a stage.
 template <class Operand, bool kAhead, int kTiles, int kColumns>
 __device__ inline void multiply_stage(const std::byte* tiles, SegmentTile<kColumns>& x, Sums<kColumns>& sums) {
   Operand w(tiles);
   LoadedTile<kColumns> loaded(x);
 #pragma unroll
-  for (int t = 1; t < kTiles; ++t) {
-    const Operand next(tiles + t * Operand::kBytes);
-    x.advance();
-    if constexpr (kAhead) {
-      const LoadedTile<kColumns> next_loaded(x);
-      multiply_tile(w, loaded, sums);
-      loaded = next_loaded;
-    } else {
-      multiply_tile(w, loaded, sums);
-      loaded = LoadedTile<kColumns>(x);
-    }
-    w = next;
-  }
+  for (int t = 1; t < kTiles; ++t) turn_to<kAhead>(tiles + t * Operand::kBytes, x, w, loaded, sums);
   x.advance();
   multiply_tile(w, loaded, sums);
 }
 
-// A segment of a strip; the first time pieces of x are waited for.
+// The same of all tiles of a segment, full stages: the first tile of a stage, too, is read while the last one of the
+// stage before is multiplied.
 template <class Operand, bool kAhead, class Ring, int kColumns>
-__device__ inline void multiply_segment(const MultiplyArgs& args, Ring& ring, const SegmentX& x, bool first_time,
-                                        Sums<kColumns>& sums) {
+__device__ inline void multiply_stages(int tiles, Ring& ring, const SegmentX& x, Sums<kColumns>& sums) {
   constexpr int kStage = kStageTiles<Operand>;
   SegmentTile<kColumns> of_x = x.template tile<kColumns>();
-  for (int k = 0; k < args.segment_tiles; k += kStage) {
-    const std::byte* tiles = ring.acquire();
-    if (first_time) x.wait(k / SegmentX::kPieceTiles);
-    if (k + kStage <= args.segment_tiles) {
-      multiply_stage<Operand, kAhead, kStage>(tiles, of_x, sums);
+  const std::byte* stage = ring.acquire();
+  x.wait(0);
+  Operand w(stage);
+  LoadedTile<kColumns> loaded(of_x);
+  for (int k = kStage;; k += kStage) {
+#pragma unroll
+    for (int t = 1; t < kStage; ++t) {
+      turn_to<kAhead>(stage + t * Operand::kBytes, of_x, w, loaded, sums);
+    }
+    if (k == tiles) break;
+    ring.release();
+    stage = ring.acquire();
+    x.wait(k / SegmentX::kPieceTiles);
+    turn_to<kAhead>(stage, of_x, w, loaded, sums);
+  }
+  multiply_tile(w, loaded, sums);
+  ring.release();
+}
+
+// A segment of a strip. Several columns gain from no pause between stages, one doesn't (measured).
+template <class Operand, bool kAhead, class Ring, int kColumns>
+__device__ inline void multiply_segment(int tiles, Ring& ring, const SegmentX& x, Sums<kColumns>& sums) {
+  constexpr int kStage = kStageTiles<Operand>;
+  if (kColumns > 1 && tiles % kStage == 0) {
+    multiply_stages<Operand, kAhead>(tiles, ring, x, sums);
+    return;
+  }
+  SegmentTile<kColumns> of_x = x.template tile<kColumns>();
+  for (int k = 0; k < tiles; k += kStage) {
+    const std::byte* stage = ring.acquire();
+    x.wait(k / SegmentX::kPieceTiles);
+    if (k + kStage <= tiles) {
+      multiply_stage<Operand, kAhead, kStage>(stage, of_x, sums);
     } else {
-      for (int t = k; t < args.segment_tiles; ++t) {
-        multiply_stage<Operand, false, 1>(tiles + (t - k) * Operand::kBytes, of_x, sums);
+      for (int t = k; t < tiles; ++t) {
+        multiply_stage<Operand, false, 1>(stage + (t - k) * Operand::kBytes, of_x, sums);
       }
     }
     ring.release();
@@ -116,32 +173,36 @@ __global__ void __launch_bounds__(32 * kWarps, 2) linear_segment(const __grid_co
   WEIR_DYNAMIC_SHARED(std::byte, shared);
   cuda::ptx::let_next_start();
   const SegmentShare share(args);
-  const int warp = static_cast<int>(threadIdx.x) / 32, warps = static_cast<int>(blockDim.x) / 32;
   const int ring_bytes = args.ring_stages * (kStageBytes<Operand> + 16);
-  const SegmentRuns runs{args, share, Operand::kBytes};
-  TileRing<Operand, SegmentRuns> ring(shared + warp * ring_bytes, runs, args.ring_stages);
+  const SegmentRuns runs{share, Operand::kBytes};
+  TileRing<Operand, SegmentRuns> ring(shared + share.warp * ring_bytes, runs, args.ring_stages);
   // racecheck grain: the tool takes a copy into the last stage for one over x's barriers, 16 bytes and more behind it;
   // with 1,024 bytes between it reports nothing
-  const SegmentX x(args, share.segment, shared + warps * ring_bytes);
+  const auto x_of = [&](int segment) {
+    const int64_t before = (segment - share.first_segment) * SegmentX::bytes(args, args.x_rows);
+    return SegmentX(args, segment, shared + share.warps * ring_bytes + before);
+  };
+  for (int s = share.first_segment; s <= share.last_segment; ++s) x_of(s).init();
   __syncthreads();
   cuda::ptx::wait_for_previous();
-  x.load(part_of(args, share.first));
+  for (int s = share.first_segment; s <= share.last_segment; ++s) x_of(s).load(part_of(args, 0));
   const int rows = step_rows(args);
-  for (int i = 0; runs.strip(i) < share.strips; ++i) {
+  for (int i = 0; share.has(i); ++i) {
+    const SegmentRun run = share.run(i);
     Sums<kColumns> sums;
     sums.clear();
-    multiply_segment<Operand, kWarps <= kSomeSegmentWarps>(args, ring, x, i == 0, sums);
-    SegmentMeeting<kColumns>(args, share.segment, share.first + runs.strip(i)).leave(sums);
+    multiply_segment<Operand, kWarps <= kSomeSegmentWarps>(args.segment_tiles, ring, x_of(run.segment), sums);
+    SegmentMeeting<kColumns>(args, run.segment, run.place).leave(sums);
   }
 #pragma unroll 1
-  for (int i = 0; runs.strip(i) < share.strips; ++i) {
-    const int place = share.first + runs.strip(i);
-    const SegmentMeeting<kColumns> meeting(args, share.segment, place);
+  for (int i = 0; share.has(i); ++i) {
+    const SegmentRun run = share.run(i);
+    const SegmentMeeting<kColumns> meeting(args, run.segment, run.place);
 #pragma unroll 1
     for (int c = 0; c < kColumns; ++c) {
       if (!meeting.is_own(c)) continue;
       const float4 sum = meeting.total(c);
-      store_sums<8>(args, place, 8 * c, rows, {sum.x, sum.y, sum.z, sum.w});
+      store_sums<8>(args, run.place, 8 * c, rows, {sum.x, sum.y, sum.z, sum.w});
     }
   }
 }

@@ -52,7 +52,15 @@ struct SegmentX {
         rows(shared + kMostPieces * 8),
         first(segment * args.segment_tiles * static_cast<int>(kTileIns)),
         eights(args.segment_tiles * static_cast<int>(kTileIns / 8)),
-        row_bytes(eights * 16 + kRowGap) {
+        row_bytes(eights * 16 + kRowGap) {}
+
+  // Of shared memory.
+  WEIR_HD static int64_t bytes(const MultiplyArgs& args, int32_t rows) {
+    return kMostPieces * 8 + (int64_t{args.segment_tiles} * 128 + kRowGap) * rows;
+  }
+
+  // By all threads; before load there is a barrier.
+  __device__ void init() const {
     if (threadIdx.x < kMostPieces) {
       cuda::ptx::mbarrier_init(full + threadIdx.x, static_cast<int>(blockDim.x));
     }
@@ -99,10 +107,5 @@ struct SegmentX {
     }
   }
 };
-
-// Shared memory that SegmentX takes.
-inline int64_t segment_x_bytes(const MultiplyArgs& args, int32_t rows) {
-  return SegmentX::kMostPieces * 8 + (int64_t{args.segment_tiles} * 128 + kRowGap) * rows;
-}
 
 }  // namespace weir
