@@ -7,9 +7,9 @@
 // with very many strips a warp takes all segments of a strip. A multiprocessor has room for two blocks, so that the
 // next kernel's block is there, its ring full of weights, when the one before ends.
 //
-// Packed weights of several segments, with up to 16 rows: a block has one segment of some strips, whose x stays in its
-// shared memory. Sums are left in memory for blocks that add them, without fences (cuda/posts.h). Clusters would have
-// them meet in shared memory, but lay two blocks on one multiprocessor and none on others (measured).
+// Packed weights of several segments, with up to 16 rows: a block has one segment of some strips, or the end of one and
+// the beginning of the next, whose x stays in its shared memory. Sums are left in memory for blocks that add them
+// (cuda/posts.h). Clusters would lay two blocks on one multiprocessor and none on others (measured).
 //
 // Others with up to 64 rows, where decoding or many segments decide: clusters of blocks, a block a segment of
 // some strips, whose sums meet through their shared memory.
@@ -63,7 +63,7 @@ struct MultiplyArgs {
   // Set by multiply_tiles.
   int32_t places = 0;          // strips with the gaps between parts
   int32_t block_strips = 0;    // that a block, with few rows a cluster, takes together
-  int32_t block_segments = 0;  // the same; wide: one or all
+  int32_t block_segments = 0;  // the same; wide: one or all; in segments: one or two
   int32_t cluster = 0;         // blocks, with few rows
   int32_t splits = 0;          // blocks of a team, or of a segment
   int32_t meeting_bytes = 0;   // with few rows: of a block, where sums of segments meet

@@ -118,21 +118,19 @@ __device__ inline void multiply_stage(const std::byte* tiles, SegmentTile<kColum
   multiply_tile(w, loaded, sums);
 }
 
-// The same of all tiles of a segment, full stages: the first tile of a stage, too, is read while the last one of the
-// stage before is multiplied.
+// The same of `tiles` tiles, full stages, without a pause between them: the first tile of a stage, too, is read while
+// the last one of the stage before is multiplied.
 template <class Operand, bool kAhead, class Ring, int kColumns>
-__device__ inline void multiply_stages(int tiles, Ring& ring, const SegmentX& x, Sums<kColumns>& sums) {
+__device__ inline void multiply_stages(int tiles, Ring& ring, const SegmentX& x, SegmentTile<kColumns>& of_x,
+                                       Sums<kColumns>& sums) {
   constexpr int kStage = kStageTiles<Operand>;
-  SegmentTile<kColumns> of_x = x.template tile<kColumns>();
   const std::byte* stage = ring.acquire();
   x.wait(0);
   Operand w(stage);
   LoadedTile<kColumns> loaded(of_x);
   for (int k = kStage;; k += kStage) {
 #pragma unroll
-    for (int t = 1; t < kStage; ++t) {
-      turn_to<kAhead>(stage + t * Operand::kBytes, of_x, w, loaded, sums);
-    }
+    for (int t = 1; t < kStage; ++t) turn_to<kAhead>(stage + t * Operand::kBytes, of_x, w, loaded, sums);
     if (k == tiles) break;
     ring.release();
     stage = ring.acquire();
@@ -141,21 +139,23 @@ __device__ inline void multiply_stages(int tiles, Ring& ring, const SegmentX& x,
   }
   multiply_tile(w, loaded, sums);
   ring.release();
+  of_x.advance();
 }
 
 // A segment of a strip. Several columns gain from no pause between stages, one doesn't (measured).
 template <class Operand, bool kAhead, class Ring, int kColumns>
 __device__ inline void multiply_segment(int tiles, Ring& ring, const SegmentX& x, Sums<kColumns>& sums) {
   constexpr int kStage = kStageTiles<Operand>;
-  if (kColumns > 1 && tiles % kStage == 0) {
-    multiply_stages<Operand, kAhead>(tiles, ring, x, sums);
-    return;
-  }
   SegmentTile<kColumns> of_x = x.template tile<kColumns>();
-  for (int k = 0; k < tiles; k += kStage) {
+  int k = 0;
+  if constexpr (kColumns > 1) {
+    k = tiles - tiles % kStage;
+    if (k > 0) multiply_stages<Operand, kAhead>(k, ring, x, of_x, sums);
+  }
+  for (; k < tiles; k += kStage) {
     const std::byte* stage = ring.acquire();
     x.wait(k / SegmentX::kPieceTiles);
-    if (k + kStage <= tiles) {
+    if (kColumns == 1 && k + kStage <= tiles) {
       multiply_stage<Operand, kAhead, kStage>(stage, of_x, sums);
     } else {
       for (int t = k; t < tiles; ++t) {
