@@ -139,7 +139,7 @@ void launch_segments(CudaDevice& device, TileFormat format, MultiplyArgs args, i
   const int segment_blocks = blocks / args.segments;
   const int apart = (args.strips + segment_blocks - 1) / segment_blocks;  // of a block with one segment, at most
   const int dealt = (all + blocks - 1) / blocks;                          // the same with up to two
-  const bool deal = two && dealt < apart;                                 // otherwise x comes too late (measured)
+  const bool deal = two && is_narrow(format) && dealt < apart;            // elsewhere more x costs more (measured)
   const int strips = deal ? dealt : apart;
   const int rounds = (strips + kSegmentWarps - 1) / kSegmentWarps;
   const int warps = (strips + rounds - 1) / rounds;  // all have as much to do
