@@ -7,13 +7,13 @@
 
 namespace weir::cuda {
 
-// Four floats as the complements of their bits, which are zero for none: a NaN with all bits set becomes the usual one.
+// Four floats as the complements of their bits, which are zero for none: a NaN with all bits set becomes another.
 struct Post {
   uint4 bits;
 
   __device__ static uint32_t word(float value) {
     const uint32_t bits = ~__float_as_uint(value);
-    return bits != 0 ? bits : 0x80000000u;
+    return bits > 1 ? bits : 1;
   }
   __device__ static void store(uint4* to, const float (&v)[4]) {
     ptx::store_relaxed(to, {word(v[0]), word(v[1]), word(v[2]), word(v[3])});

@@ -24,7 +24,8 @@ __global__ void __launch_bounds__(32 * kWarps, kBlocks)
   using Ring = ResidentRingOf<Operand, kBlocks>;
   WEIR_DYNAMIC_SHARED(std::byte, dynamic);
   std::byte* const shared = cuda::ptx::hidden_shared(dynamic);
-  const int warp = static_cast<int>(threadIdx.x) / 32;
+  // The shuffle tells the compiler that it is the same for all lanes.
+  const int warp = __shfl_sync(cuda::kAllLanes, static_cast<int>(threadIdx.x) / 32, 0);
   const ResidentX<kRows> x(args, shared);
   if (threadIdx.x == 0) {
     cuda::ptx::prefetch_tensor_map(x_maps.of_part);
@@ -32,17 +33,18 @@ __global__ void __launch_bounds__(32 * kWarps, kBlocks)
   }
   const ResidentShare share(args);
   std::byte* rings = shared + resident_x_bytes(args.segment_tiles, kRows);
-  Ring ring(rings + warp * args.ring_stages * (Ring::kStageBytes + 16), args, share);
+  Ring ring(rings + warp * args.ring_stages * (Ring::kStageBytes + 16), args, share, warp);
   const int before_x = ring.stages() / (kBlocks == 1 ? 2 : 1);
   ring.fill(0, before_x);
   __syncthreads();
+  const int rows = step_rows(args);
   cuda::ptx::wait_for_previous();
   if (threadIdx.x == 0) x.bring(x_maps.of_part, share.segment * args.segment_tiles);
   cuda::ptx::let_next_start();
   __syncwarp();
   ring.fill(before_x, ring.stages());
   ResidentProduct<Operand, kRows> product(x);
-  const ResidentMeeting<kRows> meeting{args, share.segment};
+  const ResidentMeeting<kRows> meeting{args, share.segment, rows};
   const int group = warp / 4, groups = static_cast<int>(blockDim.x) / 128;
   const auto place_of = [&](int i) { return share.first + (group + i * groups) * 4 + warp % 4; };
   int left = 0;  // strips for others
@@ -52,7 +54,7 @@ __global__ void __launch_bounds__(32 * kWarps, kBlocks)
     product.multiply_segment(ring, args.segment_tiles, left == 0, sums);
     if (place_of(left) >= args.places) break;
     if (args.segments == 1) {
-      store_sums<kRows>(args, place_of(left), 0, step_rows(args), sums);
+      store_sums<kRows>(args, place_of(left), 0, rows, sums);
     } else {
       meeting.leave(place_of(left), sums);
     }

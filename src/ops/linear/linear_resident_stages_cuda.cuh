@@ -64,13 +64,14 @@ class ResidentRing {
   static constexpr int kStageTiles = kTiles;
   static constexpr int kStageBytes = kStageTiles * Operand::kBytes;
 
-  __device__ ResidentRing(std::byte* shared, const MultiplyArgs& args, const ResidentShare& share)
+  __device__ ResidentRing(std::byte* shared, const MultiplyArgs& args, const ResidentShare& share, int warp)
       : stages_(shared),
         full_(reinterpret_cast<uint64_t*>(shared + args.ring_stages * kStageBytes)),
         stage_count_(args.ring_stages),
         args_(args),
         share_(share),
-        unit_(static_cast<int>(threadIdx.x) / 128) {
+        warp_(warp),
+        unit_(warp / 4) {
     if (lane_index() == 0) {
       for (int i = 0; i < stage_count_; ++i) cuda::ptx::mbarrier_init(full_ + i, 1);
       cuda::ptx::mbarrier_fence_init();
@@ -101,7 +102,7 @@ class ResidentRing {
   // Warps beyond the last strip multiply it too, for nobody.
   __device__ void begin_unit() {
     if (unit_ >= share_.units) return;
-    const int own = share_.place(unit_, static_cast<int>(threadIdx.x) / 32);
+    const int own = share_.place(unit_, warp_);
     const int place = own < args_.places ? own : args_.places - 1;
     unit_ += static_cast<int>(blockDim.x) / 128;
     const LinearPart& part = part_of(args_, place);
@@ -130,6 +131,7 @@ class ResidentRing {
   const MultiplyArgs& args_;
   const ResidentShare& share_;
   const std::byte* from_ = nullptr;
+  int warp_;
   int unit_;      // the next to be fetched
   int left_ = 0;  // bytes to be fetched of the one before
   int slot_ = 0;
