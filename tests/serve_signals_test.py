@@ -51,7 +51,7 @@ class Server:
 class ServeTest(unittest.TestCase):
     def test_a_signal_lets_running_requests_end(self):
         for number in (signal.SIGTERM, signal.SIGINT):
-            server = Server()
+            server = Server("--drain-seconds", "600")
             response, connection = server.stream(1500)
             server.signal(number)
             rest = response.read().decode()
@@ -61,7 +61,7 @@ class ServeTest(unittest.TestCase):
             self.assertEqual(server.wait(), 0)
 
     def test_nobody_new_is_let_in_while_they_do(self):
-        server = Server()
+        server = Server("--drain-seconds", "600")
         response, connection = server.stream(3500)
         server.signal(signal.SIGTERM)
         refused = False
