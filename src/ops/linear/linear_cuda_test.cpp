@@ -263,7 +263,8 @@ TEST_F(LinearCuda, GivesTheSameBitsHoweverManySegmentsMeet) {
 TEST_F(LinearCuda, GivesTheSameBitsWhereBlocksKeepTheirSegmentOfX) {
   std::mt19937 random(15);
   const int64_t segments = device().sm_count() / 2 + 1, out = 330;
-  for (const WeightFormat format : {WeightFormat::kMxfp4, WeightFormat::kQ4_0, WeightFormat::kQ3_K}) {
+  for (const WeightFormat format :
+       {WeightFormat::kMxfp4, WeightFormat::kQ4_0, WeightFormat::kQ2_K, WeightFormat::kQ3_K, WeightFormat::kQ4_K}) {
     for (const int64_t rows : {20, 64}) {
       const int64_t in = fitting(format, segments * (rows == 20 ? 960 : 1024));
       const Weight& weight = keep(random_weight(random, format, out, in, Values::kUsual));
@@ -280,7 +281,7 @@ TEST_F(LinearCuda, GivesTheSameBitsWhereBlocksKeepTheirSegmentOfX) {
 TEST_F(LinearCuda, GivesTheSameBitsWhereXStays) {
   std::mt19937 random(15);
   for (const WeightFormat format :
-       {WeightFormat::kMxfp4, WeightFormat::kE4m3, WeightFormat::kQ4_0, WeightFormat::kQ8_0}) {
+       {WeightFormat::kMxfp4, WeightFormat::kE4m3, WeightFormat::kQ4_0, WeightFormat::kQ8_0, WeightFormat::kQ4_K}) {
     for (const int64_t in_wish : {5200, 9216}) {
       const int64_t outs[] = {70, 90}, in = fitting(format, in_wish), most = 20;
       const Weight* weights[2];
@@ -330,7 +331,7 @@ TEST_F(LinearCuda, GivesTheSameBitsWhereSegmentsHaveRounds) {
   std::mt19937 random(16);
   const int64_t segments = std::min(device().sm_count() - 1, 7);
   const int64_t strips = device().sm_count() * 24 / segments, out = strips * kTileOuts - 10;
-  for (const WeightFormat format : {WeightFormat::kMxfp4, WeightFormat::kQ4_0}) {
+  for (const WeightFormat format : {WeightFormat::kMxfp4, WeightFormat::kQ4_0, WeightFormat::kQ4_K}) {
     const int64_t in = fitting(format, segments * 1024 - 600);
     const Weight& weight = keep(random_weight(random, format, out, in, Values::kUsual));
     Rows x(16, in);

@@ -34,7 +34,7 @@ inline constexpr int kSegmentRows = 16;  // at most
 // Warps of a block, at most: instances of fewer have more registers.
 inline constexpr int kFewSegmentWarps = 8, kSomeSegmentWarps = 12, kSegmentWarps = 14;
 
-// Of E4M3, MXFP4, Q4_0 and Q8_0; up to 8 rows of Q4_K and Q6_K.
+// Of E4M3, MXFP4, Q4_0, Q8_0, Q4_K, Q5_K and Q6_K.
 struct SegmentKernel {
   void (*kernel)(MultiplyArgs) = nullptr;
   int64_t stage_bytes = 0;  // of a warp's ring, with its barrier
@@ -92,13 +92,14 @@ inline TeamKernel team_kernel(TileFormat format, int32_t rows) {
   return table_of(format, team_kernel_plain, team_kernel_block, team_kernel_super)(format, rows);
 }
 
-// Of packed weights without minima, up to 64 rows.
+// Of packed weights, but for blocks of 32 with minima, up to 64 rows.
 struct ResidentKernel {
   void (*kernel)(MultiplyArgs, WideX) = nullptr;
   int32_t rows = 0;         // at most
   int32_t blocks = 0;       // of a multiprocessor
   int64_t stage_bytes = 0;  // of a warp's ring
   int32_t stage_tiles = 0;
+  int32_t x_groups = 0;  // of a tile of x, whose sums are taken
 };
 
 inline constexpr int kResidentGroups = 4;  // of four warps, of a block, at most

@@ -109,7 +109,8 @@ void launch_resident(CudaDevice& device, TileFormat format, MultiplyArgs args, s
   const ResidentKernel kernel = resident_kernel(format, rows, units > kResidentGroups ? kResidentGroups : groups);
   WideX x_maps;
   if (!map_rows(device, args, workspace, rows, kernel.rows, x_maps)) return;
-  const int64_t x_bytes = resident_x_bytes(args.segment_tiles, kernel.rows), stage_bytes = kernel.stage_bytes + 16;
+  const int64_t x_bytes = resident_x_bytes(args.segment_tiles, kernel.rows, kernel.x_groups);
+  const int64_t stage_bytes = kernel.stage_bytes + 16;
   const int64_t limit = (device.shared_limit() + kReservedShared) / kernel.blocks - kReservedShared;
   const int64_t stages = int64_t{rounds} * ((args.segment_tiles + kernel.stage_tiles - 1) / kernel.stage_tiles);
   args.ring_stages = static_cast<int32_t>(std::min((limit - x_bytes) / (4 * groups * stage_bytes), stages));

@@ -26,13 +26,14 @@ __global__ void __launch_bounds__(32 * kWarps, kBlocks)
   std::byte* const shared = cuda::ptx::hidden_shared(dynamic);
   // The shuffle tells the compiler that it is the same for all lanes.
   const int warp = __shfl_sync(cuda::kAllLanes, static_cast<int>(threadIdx.x) / 32, 0);
-  const ResidentX<kRows> x(args, shared);
+  const ResidentX<Operand, kRows> x(args, shared);
+  if (threadIdx.x < kRows) x.totals[threadIdx.x] = 0;
   if (threadIdx.x == 0) {
     cuda::ptx::prefetch_tensor_map(x_maps.of_part);
     x.init();
   }
   const ResidentShare share(args);
-  std::byte* rings = shared + resident_x_bytes(args.segment_tiles, kRows);
+  std::byte* rings = shared + resident_x_bytes(args.segment_tiles, kRows, x.kGroups);
   Ring ring(rings + warp * args.ring_stages * (Ring::kStageBytes + 16), args, share, warp);
   const int before_x = ring.stages() / (kBlocks == 1 ? 2 : 1);
   ring.fill(0, before_x);
@@ -43,6 +44,7 @@ __global__ void __launch_bounds__(32 * kWarps, kBlocks)
   cuda::ptx::let_next_start();
   __syncwarp();
   ring.fill(before_x, ring.stages());
+  if constexpr (Operand::kMinima) x.sum();
   ResidentProduct<Operand, kRows> product(x);
   const ResidentMeeting<kRows> meeting{args, share.segment, rows};
   const int group = warp / 4, groups = static_cast<int>(blockDim.x) / 128;
@@ -66,8 +68,14 @@ __global__ void __launch_bounds__(32 * kWarps, kBlocks)
 
 template <TileFormat kFormat, int kRows, int kWarps, int kBlocks>
 ResidentKernel resident_instance() {
-  using Ring = ResidentRingOf<typename OperandOf<kFormat>::Type, kBlocks>;
-  return {linear_resident<kFormat, kRows, kWarps, kBlocks>, kRows, kBlocks, Ring::kStageBytes, Ring::kStageTiles};
+  using Operand = typename OperandOf<kFormat>::Type;
+  using Ring = ResidentRingOf<Operand, kBlocks>;
+  return {linear_resident<kFormat, kRows, kWarps, kBlocks>,
+          kRows,
+          kBlocks,
+          Ring::kStageBytes,
+          Ring::kStageTiles,
+          ResidentX<Operand, kRows>::kGroups};
 }
 
 template <TileFormat kFormat>

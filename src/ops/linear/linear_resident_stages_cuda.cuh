@@ -8,8 +8,9 @@ namespace weir {
 
 inline constexpr int kResidentTiles = kSegmentIns / kTileIns;  // of x, at most
 
-constexpr int64_t resident_x_bytes(int64_t segment_tiles, int64_t rows) {
-  return segment_tiles * rows * 128 + 8 * kResidentTiles;
+// `groups`: of a tile, whose sums are taken.
+constexpr int64_t resident_x_bytes(int64_t segment_tiles, int64_t rows, int64_t groups) {
+  return (segment_tiles * (128 + groups * 4) + 4) * rows + 16 * kResidentTiles;
 }
 
 // A block's segment and its units: 64 places each, from `first` on.
@@ -28,23 +29,29 @@ struct ResidentShare {
 };
 
 // Rows of x in a segment as BF16, as wgmma reads them: tiles of 64 k, rows of 128 bytes, swizzled.
-template <int kRows>
+template <class Operand, int kRows>
 struct ResidentX {
   static constexpr int kTileBytes = kRows * 128;
+  static constexpr int kGroups = Operand::kMinima ? 4 / Operand::kGroupSteps : 0;  // of a tile, whose sums are taken
 
   std::byte* tiles;
+  float* totals;   // sums over groups (sum), behind zeros for the one before the first
   uint64_t* full;  // of each tile
+  uint64_t* summed;
   int count;
 
   __device__ ResidentX(const MultiplyArgs& args, std::byte* shared)
       : tiles(shared),
-        full(reinterpret_cast<uint64_t*>(shared + args.segment_tiles * kTileBytes)),
+        totals(reinterpret_cast<float*>(shared + args.segment_tiles * kTileBytes)),
+        full(reinterpret_cast<uint64_t*>(totals + (args.segment_tiles * kGroups + 1) * kRows)),
+        summed(full + kResidentTiles),
         count(args.segment_tiles) {}
   // By one thread, which also brings them.
   __device__ void init() const {
     for (int t = 0; t < count; ++t) {
       cuda::ptx::mbarrier_init(full + t, 1);
       cuda::ptx::mbarrier_arrive_expect(full + t, kTileBytes);
+      cuda::ptx::mbarrier_init(summed + t, 4);
     }
     cuda::ptx::mbarrier_fence_init();
   }
@@ -54,7 +61,28 @@ struct ResidentX {
       cuda::ptx::tensor_load(tiles + t * kTileBytes, map, k, 0, full + t);
     }
   }
-  __device__ void wait(int tile) const { cuda::ptx::mbarrier_wait(full + tile, 0); }
+  __device__ void wait(int tile) const {
+    cuda::ptx::mbarrier_wait(full + tile, 0);
+    if constexpr (Operand::kMinima) cuda::ptx::mbarrier_wait(summed + tile, 0);
+  }
+  // Sums over groups, for minima; by all warps, each some tiles. Of a group rows 8 c + 2 i and the next lie at
+  // c / 2 * 16 + i * 4 + c % 2 * 2.
+  __device__ void sum() const {
+    const int lane = lane_index(), warp = static_cast<int>(threadIdx.x) / 32;
+    for (int t = warp; t < count; t += static_cast<int>(blockDim.x) / 32) {
+      cuda::ptx::mbarrier_wait(full + t, 0);
+      const uint32_t x = cuda::ptx::shared_address(tiles + t * kTileBytes) + lane % 8 * 128;
+#pragma unroll 4
+      for (int c = 0; c < kRows / 8; ++c) {
+        uint32_t b[2][4];
+        for (int pair = 0; pair < 2; ++pair) {
+          cuda::ptx::load_matrix_x4(b[pair], x + c * 1024 + ((4 * pair + lane / 8) ^ lane % 8) * 16);
+        }
+        sum_groups<Operand>(b, totals + (t * kGroups + 1) * kRows + c / 2 * 16 + c % 2 * 2, kRows, 4);
+      }
+      if (lane < 4) cuda::ptx::mbarrier_arrive(summed + t);  // who have written them
+    }
+  }
 };
 
 // A warp's tiles, those of its units one after the other, on their way through its part of shared memory.

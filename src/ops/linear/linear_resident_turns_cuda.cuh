@@ -17,7 +17,7 @@ class ResidentProduct {
   static constexpr int kTurns = 4 / kSteps;                              // of a tile
   static constexpr int kGroupTurns = kScaled ? kGroupSteps / kSteps : 0;
 
-  __device__ explicit ResidentProduct(const ResidentX<kRows>& x)
+  __device__ explicit ResidentProduct(const ResidentX<Operand, kRows>& x)
       : x_(x), b_((cuda::ptx::shared_address(x.tiles) & 0x3ffff) >> 4) {}
 
   template <class Ring>
@@ -28,6 +28,10 @@ class ResidentProduct {
     if constexpr (kScaled) {
       for (float& p : turns.product) p = 0;
       turns.scale[0] = turns.scale[1] = 0;
+    }
+    if constexpr (Operand::kMinima) {
+      turns.totals = reinterpret_cast<const float4*>(x_.totals) + lane_index() % 4;
+      turns.minus[0] = turns.minus[1] = 0;
     }
     uint32_t b = b_;
     const int whole = tiles / kStage * kStage;
@@ -41,6 +45,7 @@ class ResidentProduct {
     cuda::ptx::wgmma_wait<0>();
     if constexpr (kScaled) {
       add(turns, sums);
+      if constexpr (Operand::kMinima) add_totals(turns, sums);
     } else {
       cuda::ptx::pin<kRows / 2>(sums);
     }
@@ -51,6 +56,8 @@ class ResidentProduct {
     uint32_t a[2][kSteps][4];
     float product[kScaled ? kRows / 2 : 1];  // of the group before, from zero
     float scale[2];
+    float minus[2];
+    const float4* totals;
   };
 
   template <class Ring>
@@ -96,6 +103,10 @@ class ResidentProduct {
         cuda::ptx::wgmma_wait<0>();
         add(turns, sums);
         queue(turns.product, own, b + turn * kSteps * 2, false);
+        if constexpr (Operand::kMinima) {
+          add_totals(turns, sums);
+          for (int half = 0; half < 2; ++half) turns.minus[half] = -w.min(turn / kGroupTurns, half);
+        }
         for (int half = 0; half < 2; ++half) turns.scale[half] = w.scale(turn / kGroupTurns, half);
       } else {
         queue(turns.product, own, b + turn * kSteps * 2, true);
@@ -116,13 +127,26 @@ class ResidentProduct {
 #pragma unroll
     for (int i = 0; i < kRows / 2; ++i) sums[i] = fmaf(turns.scale[i / 2 % 2], turns.product[i], sums[i]);
   }
+  // Minima of the group before; they need not be waited for by the next one's products.
+  __device__ static void add_totals(Turns& turns, StripSums<kRows>& sums) {
+#pragma unroll
+    for (int j = 0; j < kRows / 16; ++j) {
+      const float4 total = turns.totals[j * 4];
+      const float of_row[4] = {total.x, total.y, total.z, total.w};
+#pragma unroll
+      for (int i = 0; i < 8; ++i) {
+        sums[8 * j + i] = fmaf(turns.minus[i / 2 % 2], of_row[i / 4 * 2 + i % 2], sums[8 * j + i]);
+      }
+    }
+    turns.totals += kRows / 4;
+  }
 
-  static constexpr int kXStep = ResidentX<kRows>::kTileBytes / 16;  // of descriptors
+  static constexpr int kXStep = ResidentX<Operand, kRows>::kTileBytes / 16;  // of descriptors
   // Of a descriptor: 1024 bytes from eight rows to the next, swizzled.
   static constexpr uint32_t kUpper =
       static_cast<uint32_t>(cuda::ptx::wgmma_descriptor(0, 0, 1024, cuda::ptx::Swizzle::k128) >> 32);
 
-  const ResidentX<kRows>& x_;
+  const ResidentX<Operand, kRows>& x_;
   uint32_t b_;  // the lower half, for the first tile of x
 };
 

@@ -3,12 +3,13 @@
 namespace weir {
 
 SegmentKernel segment_kernel_super(TileFormat format, int32_t rows, int warps) {
-  if (rows > 8) return {};
   switch (format) {
     case TileFormat::kQ4_K:
-      return segment_instance<TileFormat::kQ4_K, 1>(warps);
+      return segment_instance<TileFormat::kQ4_K>(rows, warps);
     case TileFormat::kQ6_K:
-      return segment_instance<TileFormat::kQ6_K, 1>(warps);
+      return segment_instance<TileFormat::kQ6_K>(rows, warps);
+    case TileFormat::kQ5_K:
+      return segment_instance<TileFormat::kQ5_K>(rows, warps);
     default:
       return {};
   }

@@ -60,6 +60,23 @@ struct Sums {
   }
 };
 
+// Sums of a tile of x over groups, for minima: of eight rows, whose B fragments `b` has. Rows 2 i and 2 i + 1 of a
+// group go to totals[group * pitch + i * pair_pitch].
+template <class Operand>
+__device__ inline void sum_groups(const uint32_t (&b)[2][4], float* totals, int pitch, int pair_pitch) {
+  constexpr uint32_t kOnes[4] = {0x3f803f80u, 0x3f803f80u, 0x3f803f80u, 0x3f803f80u};
+  constexpr int kGroup = Operand::kGroupSteps;
+  float total[4] = {};
+#pragma unroll
+  for (int step = 0; step < 4; ++step) {
+    cuda::ptx::mma_bf16(total, kOnes, b[step / 2][step % 2 * 2], b[step / 2][step % 2 * 2 + 1]);
+    if ((step + 1) % kGroup != 0) continue;
+    float* to = totals + step / kGroup * pitch + lane_index() * pair_pitch;
+    if (lane_index() < 4) *reinterpret_cast<float2*>(to) = {total[0], total[1]};
+    for (float& sum : total) sum = 0;
+  }
+}
+
 template <class Operand>
 __device__ inline void add_group(const Operand& w, int group, const float (&product)[4], const float (&total)[4],
                                  float (&sum)[4]) {

@@ -181,8 +181,6 @@ __device__ inline void bring_x(const MultiplyArgs& args, const WideX& x_maps, co
 // Sums of x over groups, for minima; a warp takes every kWarps-th tile of x.
 template <class Operand, int kRows, int kWarps, class Stages, class Items>
 __device__ inline void sum_x(const Items& items, int segment_tiles, Stages stages, int warp) {
-  constexpr uint32_t kOnes[4] = {0x3f803f80u, 0x3f803f80u, 0x3f803f80u, 0x3f803f80u};
-  constexpr int kGroup = Operand::kGroupSteps;
   const int lane = lane_index();
   int turn = 0;
   for (int i = static_cast<int>(blockIdx.x); i < items.count; i += static_cast<int>(gridDim.x)) {
@@ -193,20 +191,11 @@ __device__ inline void sum_x(const Items& items, int segment_tiles, Stages stage
       float* totals = stages.totals();
 #pragma unroll 4
       for (int c = 0; c < kRows / 8; ++c) {
-#pragma unroll
+        uint32_t b[2][4];
         for (int pair = 0; pair < 2; ++pair) {
-          uint32_t b[4];
-          cuda::ptx::load_matrix_x4(b, x + c * 1024 + ((4 * pair + lane / 8) ^ lane % 8) * 16);
-          float total[4] = {};
-#pragma unroll
-          for (int s = 0; s < 2; ++s) {
-            cuda::ptx::mma_bf16(total, kOnes, b[2 * s], b[2 * s + 1]);
-            if (kGroup == 2 && s == 0) continue;
-            const int group = kGroup == 2 ? pair : 2 * pair + s;
-            if (lane < 4) *reinterpret_cast<float2*>(totals + group * kRows + c * 8 + 2 * lane) = {total[0], total[1]};
-            for (float& sum : total) sum = 0;
-          }
+          cuda::ptx::load_matrix_x4(b[pair], x + c * 1024 + ((4 * pair + lane / 8) ^ lane % 8) * 16);
         }
+        sum_groups<Operand>(b, totals + c * 8, kRows, 2);
       }
       __syncwarp();
       if (lane == 0) cuda::ptx::mbarrier_arrive(stages.totals_full());
