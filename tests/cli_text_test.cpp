@@ -2,6 +2,7 @@
 // reference encoder and FP64 model (k3-tiny/e2e.json, text/chat_k3.json), the tokenizers library, jinja2.
 #include <boost/json.hpp>
 #include <cstdio>
+#include <fstream>
 
 #include "engine/generate.h"
 #include "engine/model_text.h"
@@ -283,6 +284,12 @@ TEST_F(CliTextTest, BenchReportsSpeedAndRoofs) {
     EXPECT_EQ(made.as_array().size(), 2u);
   }
   expect_error("bench " + k3_ + " --synthetic " + k3_ + "/config.json", {"MODEL", "--synthetic"});
+  const std::string large = testing::TempDir() + "/no_machine_has_so_much.json";
+  std::ofstream(large) << R"({"model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_size": 4096,
+      "intermediate_size": 14336, "num_hidden_layers": 4000, "num_attention_heads": 32, "num_key_value_heads": 8,
+      "head_dim": 128, "rms_norm_eps": 1e-05, "vocab_size": 128256, "rope_theta": 500000.0,
+      "max_position_embeddings": 8192, "tie_word_embeddings": false})";
+  expect_error("bench --device cpu --synthetic " + large, {large, "generated weights need 17", "available"});
   expect_error("bench " + k3_ + " -p 5000", {"pp5000", "4096"});
 }
 

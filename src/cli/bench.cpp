@@ -25,10 +25,8 @@ struct BenchOptions {
   std::vector<int64_t> prompts = {512}, generated = {128}, depths = {0}, batches = {1};
   std::vector<int> threads = {0};
   int repeats = 3;
-  std::string device = "auto", kernels = "auto", kv_dtype = "auto", activations = "auto";
-  int32_t max_batch_rows = 0;
+  ModelOptions engine;
   bool json = false;
-  bool no_graphs = false;
 };
 
 struct Roofs {
@@ -44,6 +42,18 @@ Roofs measure_roofs(Engine& engine) {
   const int64_t bytes = std::min<int64_t>(int64_t{1} << 30, engine.gpu()->free_bytes() / 2);
   return {measure_cuda_bandwidths(*engine.gpu(), bytes).read_gbs, 1e3 * measure_cuda_bf16_peak(*engine.gpu()),
           "bf16 peak"};
+}
+
+std::string_view activations_name(Activations activations) {
+  switch (activations) {
+    case Activations::kF32:
+      return "f32";
+    case Activations::kQ8:
+      return "q8";
+    case Activations::kAuto:
+      return "auto";
+  }
+  return "";
 }
 
 std::string_view kv_dtype_name(StateDtype dtype) {
@@ -114,7 +124,7 @@ boost::json::object row(const BenchTest& test, const BenchResult& result, const 
   out["threads"] = engine.host().threads();
   out["kernels"] = kernel_set_name(engine.host().kernels());
   out["kv_dtype"] = kv_dtype_name(engine.options().kv_dtype);
-  out["activations"] = engine.options().activations == Activations::kF32 ? "f32" : "auto";
+  out["activations"] = activations_name(engine.options().activations);
   out["max_batch_rows"] = engine.options().max_batch_rows;
   return out;
 }
@@ -138,18 +148,12 @@ void bench(const BenchOptions& options) {
   if (!options.model.empty() && !options.synthetic.empty()) {
     fail("expected a MODEL or --synthetic CONFIG.json, found both");
   }
-  const std::unique_ptr<Model> model =
-      options.synthetic.empty()
-          ? Model::load(options.model)
-          : Model::generate(options.synthetic, weight_format(options.weights), parse_device(options.device) >= 0);
+  const std::unique_ptr<Model> model = options.synthetic.empty()
+                                           ? Model::load(options.model)
+                                           : Model::generate(options.synthetic, weight_format(options.weights),
+                                                             parse_device(options.engine.device) >= 0);
   const std::vector<BenchTest> all = tests(options);
-  ModelOptions common;
-  common.device = options.device;
-  common.no_graphs = options.no_graphs;
-  common.kernels = options.kernels;
-  common.kv_dtype = options.kv_dtype;
-  common.activations = options.activations;
-  common.max_batch_rows = options.max_batch_rows;
+  ModelOptions common = options.engine;
   EngineOptions probe;
   size_bench_engine(all, model->spec, probe);  // its errors come before any output
   boost::json::array rows;
@@ -187,29 +191,19 @@ void add_bench(CLI::App& app) {
   };
   constexpr int64_t kMost = int64_t{1} << 24;
   command->add_option("MODEL", options->model, "folder or GGUF file (default: the program's own small Kimi K3)");
-  command->add_option("--synthetic", options->synthetic, "config.json of a model whose weights are generated");
+  CLI::Option* synthetic =
+      command->add_option("--synthetic", options->synthetic, "config.json of a model whose weights are generated");
   command->add_option("--weights", options->weights, "of --synthetic: bf16, q8_0, q4_0 or mxfp4")
+      ->needs(synthetic)
       ->check(CLI::IsMember({"bf16", "q8_0", "q4_0", "mxfp4"}))
       ->capture_default_str();
-  add_device_option(*command, options->device, &options->no_graphs);
   list("-p", options->prompts, "lengths of prompts; 0: none", int64_t{0}, kMost);
   list("-n", options->generated, "tokens to generate; 0: none", int64_t{0}, kMost);
   list("-d", options->depths, "tokens that are there already", int64_t{0}, kMost);
   list("-b", options->batches, "sequences that generate together", int64_t{1}, int64_t{4096});
   list("-t,--threads", options->threads, "threads (0: all processors)", 0, 1024);
   command->add_option("-r", options->repeats, "repeats")->check(CLI::Range(1, 1000))->capture_default_str();
-  command
-      ->add_option("--max-batch-rows", options->max_batch_rows,
-                   "rows computed in one step (default: 512, on a GPU 2048)")
-      ->check(CLI::Range(1, 65536));
-  command
-      ->add_option("--kv-dtype", options->kv_dtype,
-                   "stored K, V and latents: auto (f16, on a GPU bf16), f32, f16, bf16")
-      ->capture_default_str();
-  command
-      ->add_option("--activations", options->activations, "auto (8-bit rows for integer formats; on a GPU bf16) or f32")
-      ->capture_default_str();
-  command->add_option("--kernels", options->kernels, "auto, reference, avx2 or avx512")->capture_default_str();
+  options->engine.add_engine_to(*command);
   command->add_flag("--json", options->json, "print a JSON list of objects");
   command->callback([options] {
     if (options->model.empty() && options->synthetic.empty()) options->model = kBuiltinModel;

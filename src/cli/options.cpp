@@ -47,9 +47,13 @@ void ModelOptions::add_to(CLI::App& app, Model needed) {
     model = kBuiltinModel;
     option->default_str("the program's own small Kimi K3");
   }
-  add_device_option(app, device, &no_graphs);
   app.add_option("--threads", threads, "threads (default: the processors this process may use)")
       ->check(CLI::Range(1, 1024));
+  add_engine_to(app);
+}
+
+void ModelOptions::add_engine_to(CLI::App& app) {
+  add_device_option(app, device, &no_graphs);
   app.add_option("--max-batch-rows", max_batch_rows, "rows computed in one step (default: 512, on a GPU 2048)")
       ->check(CLI::Range(1, 65536));
   app.add_option("--kv-dtype", kv_dtype, "stored K, V and latents: auto (f16, on a GPU bf16), f32, f16, bf16")

@@ -14,7 +14,7 @@ namespace weir::cli {
 struct ModelOptions {
   std::string model;
   std::string device = "auto";
-  int threads = 0;  // 0: all processors
+  int threads = 0;             // 0: all processors
   int32_t max_batch_rows = 0;  // 0: 512, on a GPU 2,048
   std::string kv_dtype = "auto";
   std::string activations = "auto";
@@ -23,6 +23,8 @@ struct ModelOptions {
 
   enum class Model { kNeeded, kBuiltinByDefault };
   void add_to(CLI::App& app, Model needed = Model::kNeeded);
+  // All but MODEL and --threads.
+  void add_engine_to(CLI::App& app);
   // Error naming the option. Fills what depends on the model's use in by hand: logit rows, tokens, sequences.
   EngineOptions engine_options() const;
 };
