@@ -20,12 +20,11 @@ namespace weir::cli {
 namespace {
 
 struct BenchOptions {
-  std::string model;
   std::string synthetic, weights = "bf16";
   std::vector<int64_t> prompts = {512}, generated = {128}, depths = {0}, batches = {1};
   std::vector<int> threads = {0};
   int repeats = 3;
-  ModelOptions engine;
+  ModelOptions engine;  // but for its threads
   bool json = false;
 };
 
@@ -42,18 +41,6 @@ Roofs measure_roofs(Engine& engine) {
   const int64_t bytes = std::min<int64_t>(int64_t{1} << 30, engine.gpu()->free_bytes() / 2);
   return {measure_cuda_bandwidths(*engine.gpu(), bytes).read_gbs, 1e3 * measure_cuda_bf16_peak(*engine.gpu()),
           "bf16 peak"};
-}
-
-std::string_view activations_name(Activations activations) {
-  switch (activations) {
-    case Activations::kF32:
-      return "f32";
-    case Activations::kQ8:
-      return "q8";
-    case Activations::kAuto:
-      return "auto";
-  }
-  return "";
 }
 
 std::string_view kv_dtype_name(StateDtype dtype) {
@@ -97,7 +84,8 @@ std::vector<BenchTest> tests(const BenchOptions& options) {
   return out;
 }
 
-boost::json::object row(const BenchTest& test, const BenchResult& result, const Roofs& roofs, Engine& engine) {
+boost::json::object row(const BenchOptions& options, const BenchTest& test, const BenchResult& result,
+                        const Roofs& roofs, Engine& engine) {
   std::vector<double> rates;
   for (const double seconds : result.seconds) rates.push_back(static_cast<double>(test.tokens()) / seconds);
   const Spread rate = spread(rates);
@@ -124,7 +112,7 @@ boost::json::object row(const BenchTest& test, const BenchResult& result, const 
   out["threads"] = engine.host().threads();
   out["kernels"] = kernel_set_name(engine.host().kernels());
   out["kv_dtype"] = kv_dtype_name(engine.options().kv_dtype);
-  out["activations"] = activations_name(engine.options().activations);
+  out["activations"] = options.engine.activations;
   out["max_batch_rows"] = engine.options().max_batch_rows;
   return out;
 }
@@ -138,18 +126,18 @@ void print_row(const boost::json::object& row) {
 }
 
 void print_heading(const BenchOptions& options, const Model& model, const std::string& device) {
-  std::printf("%s, %s; %s\n", options.model.empty() ? options.synthetic.c_str() : options.model.c_str(),
+  std::printf("%s, %s; %s\n", options.engine.model.empty() ? options.synthetic.c_str() : options.engine.model.c_str(),
               human_bytes(static_cast<double>(model.weight_bytes())).c_str(), device.c_str());
   std::printf("%-18s %2s %10s %8s %9s\n", "test", "t", "tok/s", "+-", "GB/s");
   std::fflush(stdout);
 }
 
 void bench(const BenchOptions& options) {
-  if (!options.model.empty() && !options.synthetic.empty()) {
+  if (!options.engine.model.empty() && !options.synthetic.empty()) {
     fail("expected a MODEL or --synthetic CONFIG.json, found both");
   }
   const std::unique_ptr<Model> model = options.synthetic.empty()
-                                           ? Model::load(options.model)
+                                           ? Model::load(options.engine.model)
                                            : Model::generate(options.synthetic, weight_format(options.weights),
                                                              parse_device(options.engine.device) >= 0);
   const std::vector<BenchTest> all = tests(options);
@@ -167,11 +155,11 @@ void bench(const BenchOptions& options) {
     if (!options.json && rows.empty()) print_heading(options, *model, device);
     const Roofs roofs = measure_roofs(engine);
     for (const BenchTest& test : all) {
-      boost::json::object result = row(test, run_bench(engine, test, options.repeats), roofs, engine);
+      boost::json::object result = row(options, test, run_bench(engine, test, options.repeats), roofs, engine);
       if (!options.json) print_row(result);
-      result["model"] = options.model.empty() ? options.synthetic : options.model;
+      result["model"] = options.engine.model.empty() ? options.synthetic : options.engine.model;
       result["family"] = model->spec.family;
-      result["weights"] = options.model.empty() ? options.weights : std::string("as in the files");
+      result["weights"] = options.engine.model.empty() ? options.weights : std::string("as in the files");
       result["model_bytes"] = model->weight_bytes();
       result["repeats"] = options.repeats;
       result["device"] = device;
@@ -190,7 +178,7 @@ void add_bench(CLI::App& app) {
     command->add_option(flags, values, help)->delimiter(',')->check(CLI::Range(low, high))->capture_default_str();
   };
   constexpr int64_t kMost = int64_t{1} << 24;
-  command->add_option("MODEL", options->model, "folder or GGUF file (default: the program's own small Kimi K3)");
+  command->add_option("MODEL", options->engine.model, "folder or GGUF file (default: the program's own small Kimi K3)");
   CLI::Option* synthetic =
       command->add_option("--synthetic", options->synthetic, "config.json of a model whose weights are generated");
   command->add_option("--weights", options->weights, "of --synthetic: bf16, q8_0, q4_0 or mxfp4")
@@ -206,7 +194,7 @@ void add_bench(CLI::App& app) {
   options->engine.add_engine_to(*command);
   command->add_flag("--json", options->json, "print a JSON list of objects");
   command->callback([options] {
-    if (options->model.empty() && options->synthetic.empty()) options->model = kBuiltinModel;
+    if (options->engine.model.empty() && options->synthetic.empty()) options->engine.model = kBuiltinModel;
     bench(*options);
   });
 }

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cassert>
 #include <optional>
-#include <tuple>
 
 #include "base/error.h"
 #include "formats/embedded_files.h"
@@ -42,22 +41,21 @@ std::unique_ptr<Model> Model::generate(const std::filesystem::path& config, Weig
   const std::optional<JsonObject> nested = object.object_if("text_config");
   const JsonObject& text = nested ? *nested : object;
   const bool has_experts = text.has("num_experts") || text.has("n_routed_experts") || text.has("num_local_experts");
-  const auto generate = [&](bool described) {
+  const auto make = [&](bool described) {
     const auto weights = std::make_shared<GeneratedWeights>(format, has_experts, described);
     Checkpoint checkpoint = Checkpoint::generated(config, weights);
     ModelSpec spec = load_model(checkpoint);
-    return std::tuple(std::move(checkpoint), std::move(spec), weights);
+    return std::unique_ptr<Model>(new Model{std::move(checkpoint), std::move(spec), described ? weights : nullptr});
   };
   // A CPU's weights are memory, which must not be written before it is known to be there.
   if (const int64_t available = available_memory(); !on_gpu && available > 0) {
-    const int64_t needed = std::get<2>(generate(true))->total_bytes();
+    const int64_t needed = make(true)->weight_bytes();
     if (needed > available) {
       fail(printable(config.string()), ": generated weights need ", needed, " bytes, and ", available,
            " are available: choose fewer layers, another --weights, or --device cuda");
     }
   }
-  auto [checkpoint, spec, weights] = generate(on_gpu);
-  return std::unique_ptr<Model>(new Model{std::move(checkpoint), std::move(spec), on_gpu ? weights : nullptr});
+  return make(on_gpu);
 }
 
 std::vector<std::string> Model::file_paths() const {

@@ -133,9 +133,8 @@ bool segments_pay(CudaDevice& device, TileFormat format, const MultiplyArgs& arg
 
 // A block a multiprocessor, beside which the next kernel's fits; two where much has to be multiplied (measured).
 void launch_segments(CudaDevice& device, TileFormat format, MultiplyArgs args, int32_t rows) {
-  const int runs = args.strips * args.segments / device.sm_count();  // segments of strips, of a multiprocessor
-  const bool two = runs > (rows > 8 ? 20 : 40);
-  const int all = args.strips * args.segments;
+  const int all = args.strips * args.segments;  // segments of strips
+  const bool two = all / device.sm_count() > (rows > 8 ? 20 : 40);
   const int blocks = std::min(device.sm_count() * (two ? 2 : 1), all);
   const int segment_blocks = blocks / args.segments;
   const int apart = (args.strips + segment_blocks - 1) / segment_blocks;  // of a block with one segment, at most
